@@ -121,6 +121,9 @@ pub struct Remove {
     /// Only this data disk of a log with several: all is written back, and the others stay
     #[arg(long, value_name = "NAME")]
     pub disk: Option<String>,
+    /// Give up a stack whose data disk is gone for good: nothing is written back, and the log stays as it is
+    #[arg(long, conflicts_with = "disk")]
+    pub force: bool,
 }
 
 /// Make the log of a cache, and attach it to a data disk
@@ -294,7 +297,7 @@ pub struct Stop {
 /// List the stacks of /etc/dcd, served or not, with their dirty data and their devices
 ///
 /// A stack file elsewhere is not listed: "dcd status FILE" shows it, and "dcd status" all that are served. Dirty data of a stopped stack is
-/// that at its stop, with discards and zeroes; a server that was killed leaves "?".
+/// that at its stop, with discards and zeroes; "?" stands for what no record tells, as after the kill of a server.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

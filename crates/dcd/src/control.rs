@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use dcd_io::loop_file;
 use dcd_serve::control::ClientError;
 pub use dcd_serve::control::ControlClient;
 use dcd_stack::StackFile;
@@ -31,7 +32,9 @@ fn socket(path: &Path) -> Result<PathBuf, Failure> {
         Ok(file) => file,
         // The server may still run with an earlier text of this file.
         Err(error) => {
-            let control = StackFile::control_of(path).ok_or_else(|| Failure::from(error.clone()))?;
+            let usual = || stack_name(path).map(|name| sockets_dir().join(format!("{name}.control")));
+            let control = StackFile::control_of(path).or_else(|| usual().filter(|socket| is_socket(socket)));
+            let control = control.ok_or_else(|| Failure::from(error.clone()))?;
             eprintln!("dcd: {error}");
             return Ok(control);
         }
@@ -236,6 +239,11 @@ pub fn server_with(path: &Path) -> Option<(PathBuf, Option<i32>)> {
     let id = |path: &Path| {
         let about = std::fs::metadata(path).ok()?;
         let is_block = about.file_type().is_block_device();
+        // A loop device stands for its file.
+        if is_block && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("loop")) {
+            let file = std::fs::File::open(path).and_then(|node| loop_file(&node)).ok()??;
+            return Some((false, (file.device, file.inode)));
+        }
         Some((is_block, if is_block { (0, about.rdev()) } else { (about.dev(), about.ino()) }))
     };
     let wanted = id(path)?;

@@ -78,9 +78,12 @@ fn create(args: &Create) -> Result<(), Failure> {
         Ok((node, boot)) => tell(args, &node, boot),
         Err(failure) => {
             let name = &args.name;
-            let way_back =
-                if was_made { String::new() } else { format!(", or take it away: dcd remove {name}") };
-            warnln!("dcd: the cache is made: mend the following and repeat this command{way_back}");
+            match was_made {
+                true => warnln!("dcd: {name} is not served: mend the following and repeat this command"),
+                false => warnln!(
+                    "dcd: the cache is made: mend the following and repeat this command, or take it away: dcd remove {name}"
+                ),
+            }
             return Err(failure);
         }
     }
@@ -124,11 +127,8 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
     let (parts, log) = parts(args)?;
     let text = stack_text(args, &parts, &log)?;
     fs::create_dir_all(stacks_dir()).map_err(|error| Failure::io(stacks_dir().display(), error))?;
-    if !args.force && is_cache_already(&text, path) {
-        println!(
-            "{} has the log of this disk's cache, which is served as it is",
-            args.log.first().unwrap_or(&args.data).display()
-        );
+    let choice = CacheChoice::of(StackFile::parse(&text, path)?, None)?;
+    if !args.force && stack_with_log(&choice.log_place()).is_none() && is_cache_already(&choice) {
         return Ok(Inputs::default().write(path, &text)?);
     }
     let formatted = Format {
@@ -141,16 +141,19 @@ fn make(args: &Create, path: &Path) -> Result<(), Failure> {
     format::make(&formatted, &text)
 }
 
-/// True if the log is that of a cache of this disk, from another machine or without its stack file, and the two would start.
-fn is_cache_already(text: &str, path: &Path) -> bool {
-    let Ok(file) = StackFile::parse(text, path) else { return false };
-    let site = Site::from(file);
-    let Ok(choice) = CacheChoice::of(site.clone(), None) else { return false };
+/// True if the log is that of a cache of this disk, from another machine or without its record, and the two would start. Says so.
+fn is_cache_already(choice: &CacheChoice) -> bool {
     let is_in_use =
         |seen: CacheSeen| matches!(seen.log, LogSeen::Present { state, .. } if !state.is_out_of_use());
-    inspect(&choice).is_ok_and(|(seen, _)| is_in_use(seen))
-        && stack_with_log(&choice.log_place()).is_none()
-        && start(&site, &[&site.export], Purpose::Look).is_ok()
+    let is_there = inspect(choice).is_ok_and(|(seen, _)| is_in_use(seen))
+        && start(&choice.site, &[&choice.site.export], Purpose::Look).is_ok();
+    if is_there {
+        println!(
+            "{} has the log of this disk's cache, which is served as it is",
+            choice.log_name().display()
+        );
+    }
+    is_there
 }
 
 /// Goes on with a create that was interrupted. Refuses a name that another stack has.
@@ -171,7 +174,8 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
     if !is(&choice.data, &args.data) || !is_log {
         let data = choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display();
         return Err(Failure::Failed(format!(
-            "the name {} is taken: {} has data disk {data} and log {}. Choose another name. Nothing was changed",
+            "the name {} is taken: {} has data disk {data} and log {}. Choose another name; if it is this cache, from another machine or with \
+             new paths, correct them in that file. Nothing was changed",
             args.name,
             path.display(),
             choice.log_name().display()
@@ -195,7 +199,8 @@ fn go_on(args: &Create, path: &Path) -> Result<(), Failure> {
         }
         // The start says which log is missing.
         (LogSeen::Missing(_), attachment) => attachment.is_some(),
-        (LogSeen::Present { .. }, None) => false,
+        // The two may come from another machine, with their stack file.
+        (LogSeen::Present { .. }, None) => is_cache_already(&choice),
     };
     if !is_made {
         // Without its record, a log of dcd may have the newest data: only "dcd format --force" discards it.

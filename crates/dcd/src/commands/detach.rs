@@ -10,12 +10,15 @@ use crate::commands::rescue::{note_clean, unwritten, was_missing};
 use crate::control::not_served;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
+use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
 use crate::session::open::{OpenedCache, mark, open_log};
-use crate::session::record::{Attachment, AttachmentState, DiskRecord, LogSeen, RecordSeen, told_as};
+use crate::session::record::{
+    Attachment, AttachmentState, DiskRecord, LogSeen, RecordSeen, Refusal, told_as,
+};
 use crate::session::survey::{inspect, why_missing};
 use crate::session::tell::tell_members;
 
@@ -47,9 +50,13 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         ));
     }
     let mut whys = Vec::new();
-    for (cache, record) in &looked {
-        if let (Some(_), Some(recorded)) = (record, &cache.record) {
-            whys.extend(needs_no_destaging(recorded, &cache.log));
+    for (own, (cache, record)) in choices.iter().zip(&looked) {
+        match (&cache.missing, record, &cache.record) {
+            (Some(why), ..) if !is_detached(&cache.log) => return Err(refuse_missing(own, why)),
+            // The log has nothing for it.
+            (Some(_), ..) => whys.push("it was detached before".to_owned()),
+            (None, Some(_), Some(recorded)) => whys.extend(needs_no_destaging(recorded, &cache.log)),
+            _ => {}
         }
     }
     if let (Some(why), true) = (whys.first(), whys.len() == looked.len()) {
@@ -121,6 +128,21 @@ fn gone_disks(choice: &CacheChoice, names: &[String]) -> Result<Vec<CacheChoice>
         ));
     }
     Ok(found)
+}
+
+fn is_detached(log: &LogSeen) -> bool {
+    matches!(log, LogSeen::Present { state: LogState::Detached, .. })
+}
+
+/// Refuses to detach a log that may have data for a disk of several that is missing.
+fn refuse_missing(own: &CacheChoice, why: &str) -> Failure {
+    let action = format!(
+        "reconnect it, or correct its path in the stack file, and repeat this command: nothing is lost then. If it is gone for good, first give up \
+         what the log has for it: \"dcd detach {} --gone {}\". Nothing was changed",
+        own.site.path.display(),
+        own.data
+    );
+    Failure::Refused(Refusal { action, ..missing_disk(own, why) })
 }
 
 /// True for a place that no disk has, and for a disk that is gone.

@@ -30,12 +30,13 @@ use dcd_stack::{DeviceSource, HumanBytes, StackFile};
 use serde_json::{Value, json};
 
 use crate::advice::Advised;
-use crate::commands::attach;
 use crate::commands::remove::{RELEASE_MAX, patiently};
 use crate::commands::rescue::unwritten;
+use crate::commands::{attach, one_disk};
 use crate::control::{ask, server_of};
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{admit_machine, judge_cache, place_of};
@@ -48,7 +49,7 @@ use crate::session::record::{
 use crate::session::serving::front_ends::own_path;
 use crate::session::site::Site;
 use crate::session::stack_text::{edit, may_edit};
-use crate::session::survey::{inspect, record, start, target};
+use crate::session::survey::{inspect, record, start, target, why_missing};
 use crate::session::system::is_by_content;
 
 /// Adds a data disk to the log of a stack, and returns the text for the user. `force`: discards the cache that the disk has.
@@ -67,7 +68,13 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     if let Some(place) = file.served_disks().iter().position(|known| *known == name)
         && file.path_below(name) == Some(&path)
     {
-        return Ok(said(place));
+        let own = one_disk::find(&CacheChoice::of(file.clone(), Some(&file.export))?, name)?;
+        return match why_missing(&own) {
+            Ok(Some(why)) => Err(missing_disk(&own, &why).into()),
+            // The server has it.
+            Ok(None) | Err(Failure::Busy(_)) => Ok(said(place)),
+            Err(failure) => Err(failure),
+        };
     }
     let changed = |place| {
         file.with_disk(place, name, &path)

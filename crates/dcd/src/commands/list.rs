@@ -42,6 +42,9 @@ struct ListedStack {
     /// The first data disk of several.
     #[serde(skip)]
     first: Option<ListedDisk>,
+    /// The reason why its state is not known, or an error of its file.
+    #[serde(skip)]
+    trouble: Option<String>,
 }
 
 /// A data disk of several, by its name in the stack file.
@@ -68,15 +71,17 @@ pub fn run(args: &List) -> Result<(), Failure> {
         println!("there is no stack in {}: \"dcd create\" makes one", control::stacks_dir().display());
         return Ok(());
     }
+    let notes: Vec<String> = all.iter().flat_map(ListedStack::notes).collect();
     let rows: Vec<[String; 5]> = all.into_iter().flat_map(rows).collect();
     print!("{}", columns(["STACK", "STATE", "DIRTY", "DEVICE", "DATA DISK"], &rows));
+    notes.iter().for_each(|note| println!("{note}"));
     Ok(())
 }
 
 /// The line of a stack; of one with several disks, followed by a line for each.
 fn rows(one: ListedStack) -> Vec<[String; 5]> {
     let dirty = |words: Option<String>, bytes: Option<u64>| {
-        let words = words.or(bytes.map(|bytes| HumanBytes(bytes).to_string()));
+        let words = words.as_deref().map(short).or(bytes.map(|bytes| HumanBytes(bytes).to_string()));
         match (words, one.dirty_as_of) {
             (Some(words), Some("stop")) => format!("{words} at its stop"),
             (words, _) => words.unwrap_or_else(|| "?".to_owned()),
@@ -87,12 +92,13 @@ fn rows(one: ListedStack) -> Vec<[String; 5]> {
         [] => "-".to_owned(),
         devices => devices.join(", "),
     };
+    let state = if one.trouble.as_ref() == Some(&one.state) { "?".to_owned() } else { one.state };
     let Some(first) = one.first else {
         let dirty = dirty(one.dirty, one.dirty_bytes);
-        return vec![[one.name, one.state, dirty, devices(&one.block_devices), path(one.data)]];
+        return vec![[one.name, state, dirty, devices(&one.block_devices), path(one.data)]];
     };
     let all = dirty(one.dirty, one.dirty_bytes);
-    let mut rows = vec![[one.name, one.state, all, String::new(), String::new()]];
+    let mut rows = vec![[one.name, state, all, String::new(), String::new()]];
     for disk in [first].into_iter().chain(one.others) {
         let state = if disk.missing { "missing" } else { "" };
         rows.push([
@@ -106,10 +112,32 @@ fn rows(one: ListedStack) -> Vec<[String; 5]> {
     rows
 }
 
+/// Marks what a line below the table tells.
+const NOTED: &str = " *";
+
+/// Shortens an amount in words to its first part.
+fn short(words: &str) -> String {
+    words.split_once(" and ").map_or_else(|| words.to_owned(), |(first, _)| format!("{first}{NOTED}"))
+}
+
+impl ListedStack {
+    /// The lines below the table: texts that are too long for a column.
+    fn notes(&self) -> Vec<String> {
+        let name = &self.name;
+        let state = self.trouble.iter().map(|trouble| format!("{name}: {trouble}"));
+        let amounts = self.dirty.iter().map(|dirty| (name.clone(), dirty));
+        let disks = self.first.iter().chain(&self.others);
+        let of_disks =
+            disks.filter_map(|disk| Some((format!("{name}, {}", disk.name), disk.dirty.as_ref()?)));
+        let dirty = amounts.chain(of_disks).filter(|(_, words)| short(words).ends_with(NOTED));
+        state.chain(dirty.map(|(of, words)| format!("* {of}: {words}"))).collect()
+    }
+}
+
 fn look(path: &Path) -> ListedStack {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let unknown = |state: String| ListedStack {
-        name,
+        name: name.clone(),
         file: path.to_owned(),
         state,
         is_served: false,
@@ -120,10 +148,27 @@ fn look(path: &Path) -> ListedStack {
         block_devices: Vec::new(),
         others: Vec::new(),
         first: None,
+        trouble: None,
     };
+    let unknown = &unknown;
+    let in_trouble = |why: String| ListedStack { trouble: Some(why.clone()), ..unknown(why) };
     let file = match StackFile::load(path) {
         Ok(file) => file,
-        Err(error) => return unknown(error.to_string()),
+        Err(error) => {
+            // The server may still run with an earlier text of this file.
+            let served = control::connect_if_served(path).ok().flatten();
+            let status = served.and_then(|mut server| ServerStatus::ask(&mut server).ok());
+            let of_server = status.map(|status| ListedStack {
+                is_served: true,
+                dirty_bytes: Some(status.dirty_bytes),
+                dirty_as_of: Some("now"),
+                dirty: Some(dirty_of(&status)),
+                block_devices: status.block_devices.clone(),
+                trouble: Some(error.to_string()),
+                ..unknown(Verdict::of(&status).state.to_owned())
+            });
+            return of_server.unwrap_or_else(|| in_trouble(error.to_string()));
+        }
     };
     let disk = |(disk, name): (usize, &str)| ListedDisk {
         name: name.to_owned(),
@@ -161,8 +206,8 @@ fn look(path: &Path) -> ListedStack {
                 ..unknown(stopped.state().to_owned())
             }
         }
-        Err(Failure::Refused(refusal)) => unknown(refusal.reason),
-        Err(failure) => unknown(failure.to_string()),
+        Err(Failure::Refused(refusal)) => in_trouble(refusal.reason),
+        Err(failure) => in_trouble(failure.to_string()),
     };
     let mut disks = disks.into_iter();
     let first = disks.next();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dcd_serve::control::ControlClient;
 use dcd_serve::ublk;
-use dcd_stack::{LayerStatus, StackFile};
+use dcd_stack::{DeclaredDevice, LayerStatus, StackFile};
 
 use crate::cli::{Detach, Remove, Stop};
 use crate::commands::create::{background_log, has_units, image_dir, systemctl};
@@ -50,6 +50,7 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     };
     let was_served = server.is_some();
     server.map_or(Ok(()), |mut client| refuse_missing(&choice, &mut client))?;
+    let gone_disks = gone_disks(&choice, was_served, args.force)?;
     say_so_when_interrupted(", and until then the stack is not served");
     // The kernel closes the image of a loop device some time after the device is gone.
     patiently(RELEASE_MAX, |_| file.serve.fuse.is_some(), || release(file))?;
@@ -65,7 +66,7 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
             if matches!(control::server_of(file), Ok(Some(_))) {
                 let _ = release(file);
             }
-            detach::run(&detached)
+            if gone_disks.is_empty() { detach::run(&detached) } else { Ok(()) }
         },
     )
     .inspect_err(|_| {
@@ -105,6 +106,13 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     gone(fs::remove_file(&args.file), &args.file)?;
     for disk in choice.disks().iter().filter(|disk| !file.is_free_place(disk)) {
         let data = file.path_below(disk).unwrap_or(Path::new(disk)).display();
+        if !is_there(&choice, disk) {
+            println!(
+                "{data} is missing, and may lack what the log {} has for it",
+                choice.log_name().display()
+            );
+            continue;
+        }
         let fstab = match file.serve.ublk.is_none() && file.serve.nbd.is_empty() {
             true => String::new(),
             false => {
@@ -114,6 +122,46 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
         println!("{data} is a plain disk again: use it itself{fstab}");
     }
     Ok(())
+}
+
+/// False for a data disk whose device is missing.
+fn is_there(choice: &CacheChoice, disk: &str) -> bool {
+    choice.site.bottom_device(disk).is_none_or(DeclaredDevice::is_there)
+}
+
+/// Returns the data disks if all are missing, and the user has said that they are gone for good: nothing can be written back then.
+fn gone_disks(choice: &CacheChoice, is_served: bool, force: bool) -> Result<Vec<&String>, Failure> {
+    let stack = choice.site.path.display();
+    let disks: Vec<&String> = choice.disks().iter().filter(|disk| !choice.site.is_free_place(disk)).collect();
+    if disks.iter().any(|disk| is_there(choice, disk)) {
+        return match force {
+            true => Err(Failure::Failed(format!(
+                "--force is for a stack whose data disk is gone, and {stack} has one that is there: leave it out. Nothing was changed"
+            ))),
+            false => Ok(Vec::new()),
+        };
+    }
+    let path = |disk: &&String| {
+        choice.site.path_below(disk).unwrap_or(Path::new(disk.as_str())).display().to_string()
+    };
+    let named = disks.iter().map(path).collect::<Vec<_>>().join(", ");
+    match (is_served, force) {
+        (true, _) => Err(Failure::refused(
+            format!("{named} is missing while it is served"),
+            format!("\"dcd status {stack}\" says how nothing is lost. Nothing was changed"),
+        )),
+        (false, true) => Ok(disks),
+        (false, false) => Err(Failure::refused(
+            format!(
+                "{named} is missing, and its log {} may have its newest data",
+                choice.log_name().display()
+            ),
+            format!(
+                "reconnect it, or correct its path in {stack}, and repeat this command: nothing is lost then. If it is gone for good: \"dcd remove {stack} \
+                 --force\" gives up the stack. The log stays as it is. Nothing was changed"
+            ),
+        )),
+    }
 }
 
 /// Refuses a stack with a cache on another one: only the upper one, once it is detached, leaves the lower one complete.

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use dcd_stack::StackFile;
 use serde_json::{Value, json};
 
 use crate::cli::Stop;
@@ -57,7 +58,13 @@ fn refusal(args: &Stop, clients: &Value, wait: bool) -> Refusal {
         }
         false => "",
     };
-    let reason = format!("{stack} is not stopped: {has} its device: {}{ends}", clients.join("; "));
+    let broken = match StackFile::load(&args.file) {
+        Err(_) if args.file.extension().is_some_and(|extension| extension == "toml") => {
+            ". The stack file has an error: correct that first"
+        }
+        _ => "",
+    };
+    let reason = format!("{stack} is not stopped: {has} its device: {}{ends}{broken}", clients.join("; "));
     if wait {
         let action = format!(
             "to restart or upgrade with the file system mounted: dcd stop --for-restart {stack} && dcd serve {stack}. To stop for good: umount it, \

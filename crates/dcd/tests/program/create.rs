@@ -201,15 +201,42 @@ fn a_cache_that_comes_from_another_machine_is_served_as_it_is() {
     // A second stack for the same disks is refused here.
     let second = named.dcd(&["create", "srv2", "--data", "data.img", "--log", "log.img"]);
     expect(&second, 3, "");
-    expect(&named.dcd(&["attach", "--release", "srv"]), 0, "");
-    expect(&named.dcd(&["stop", "srv"]), 0, "");
-    fs::remove_file(named.file()).unwrap();
-    fs::remove_file(named.0.record()).unwrap();
-    let created = named.create();
-    expect(&created, 0, "log.img has the log of this disk's cache, which is served as it is");
+    let as_it_is = "log.img has the log of this disk's cache, which is served as it is";
     let mut block = [0; 4096];
-    device(&created).read_exact_at(&mut block, MIB).unwrap();
-    assert_eq!(block, [7; 4096]);
+    // Without the stack file; with it; and with a data disk that a copy has left without its mark. Then with an empty log.
+    for step in 0..4 {
+        expect(&named.dcd(&["attach", "--release", "srv"]), 0, "");
+        expect(&named.dcd(&["stop", "srv"]), 0, "");
+        let known = named.listed()["dirty_bytes"].as_u64().unwrap();
+        assert!((known > 0) == (step < 3), "{known}");
+        match step {
+            0 => {
+                fs::remove_file(named.file()).unwrap();
+                fs::remove_file(named.0.record()).unwrap();
+            }
+            1 => fs::remove_file(named.0.record()).unwrap(),
+            _ => named.0.move_data(),
+        }
+        if step > 0 {
+            // Nothing tells what the log has.
+            let one = named.listed();
+            assert!(one["dirty_bytes"].is_null() && one["dirty_as_of"].is_null(), "{one}");
+            expect(&named.dcd(&["list"]), 0, " ? ");
+            expect(&named.dcd(&["status", "srv"]), 1, "its log has perhaps acknowledged writes");
+            let other = ["create", "srv", "--data", "data.img", "--log", "other.img"];
+            expect(&named.dcd(&other), 1, "correct them in that file");
+        }
+        let created = named.create();
+        expect(&created, 0, as_it_is);
+        device(&created).read_exact_at(&mut block, MIB).unwrap();
+        assert_eq!(block, [7; 4096]);
+        if step == 2 {
+            expect(&named.dcd(&["flush", "srv"]), 0, "");
+        } else {
+            expect(&named.dcd(&["writeback", "srv", "pause"]), 0, "");
+            write(&device(&created), MIB, 7);
+        }
+    }
     expect(&named.dcd(&["remove", "srv"]), 0, "data.img is a plain disk again");
 }
 
@@ -276,10 +303,53 @@ fn a_create_whose_server_is_refused_has_its_exit_code() {
     expect(&named.create(), 0, " is ready");
     named.kill_server();
     fs::rename(named.0.path("log.img"), named.0.path("away.img")).unwrap();
-    expect(&named.create(), 3, "the server has ended");
+    let refused = named.create();
+    expect(&refused, 3, "the server has ended");
+    expect(&refused, 3, "dcd: srv is not served: mend the following");
     fs::rename(named.0.path("away.img"), named.0.path("log.img")).unwrap();
     expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
     named.is_plain(&original(16 * MIB));
+}
+
+#[test]
+fn a_stack_whose_only_disk_is_gone_is_given_up_and_its_log_keeps_what_it_has() {
+    let Some(named) = Named::new("a_stack_whose_only_disk_is_gone") else { return };
+    let created = named.create();
+    expect(&created, 0, " is ready");
+    expect(&named.dcd(&["writeback", "srv", "pause"]), 0, "");
+    write(&device(&created), MIB, 7);
+    expect(&named.dcd(&["remove", "srv", "--force"]), 1, "has one that is there");
+    let (data, away) = (named.0.path("data.img"), named.0.path("away.img"));
+    // Deleted while it is served, it is not closed.
+    fs::rename(&data, &away).unwrap();
+    expect(&named.dcd(&["remove", "srv", "--force"]), 3, "is missing while it is served");
+    fs::rename(&away, &data).unwrap();
+    expect(&named.dcd(&["attach", "--release", "srv"]), 0, "");
+    expect(&named.dcd(&["stop", "srv"]), 0, "");
+    let log = fs::read(named.0.path("log.img")).unwrap();
+    fs::rename(&data, &away).unwrap();
+    for command in
+        [&["serve", "--without-cache"][..], &["detach", "--force"], &["rescue", "--list"], &["doctor"]]
+    {
+        let said = named.dcd(&[command, &["srv"]].concat());
+        expect(&said, said.status.code().unwrap(), "\"dcd remove STACK --force\" gives up the stack");
+        assert!(!said.status.success());
+    }
+    let refused = named.dcd(&["remove", "srv"]);
+    expect(&refused, 3, "reconnect it, or correct its path in ");
+    expect(&refused, 3, "--force\" gives up the stack. The log stays as it is. Nothing was changed");
+    let removed = named.dcd(&["remove", "srv", "--force"]);
+    expect(&removed, 0, "data.img is missing, and may lack what the log ");
+    expect(&named.dcd(&["list"]), 0, "there is no stack in ");
+    assert!(fs::read(named.0.path("log.img")).unwrap() == log && !named.file().exists());
+    // It was not gone.
+    fs::rename(&away, &data).unwrap();
+    let created = named.create();
+    expect(&created, 0, "which is served as it is");
+    let mut block = [0; 4096];
+    device(&created).read_exact_at(&mut block, MIB).unwrap();
+    assert_eq!(block, [7; 4096]);
+    expect(&named.dcd(&["remove", "srv"]), 0, "is a plain disk again");
 }
 
 #[test]
@@ -487,9 +557,27 @@ fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes
     let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     let path = |disk: &str| place.path(disk).display().to_string();
     assert_eq!(lines[0], ["STACK", "STATE", "DIRTY", "DEVICE", "DATA", "DISK"]);
-    assert_eq!(lines[1], ["srv", "dirty", "12", "KiB", "and", "10", "MiB", "to", "zero"]);
-    assert_eq!(lines[2], ["data", "4", "KiB", "and", "8", "MiB", "to", "zero", "-", &path("data.img")]);
-    assert_eq!(lines[3], ["more", "8", "KiB", "and", "2", "MiB", "to", "zero", "-", &path("more.img")]);
+    assert_eq!(lines[1], ["srv", "dirty", "12", "KiB", "*"]);
+    assert_eq!(lines[2], ["data", "4", "KiB", "*", "-", &path("data.img")]);
+    assert_eq!(lines[3], ["more", "8", "KiB", "*", "-", &path("more.img")]);
+    assert!(listed.contains("\n* srv: 12 KiB and 10 MiB to zero\n"), "{listed}");
+    assert!(listed.ends_with("\n* srv, more: 8 KiB and 2 MiB to zero\n"), "{listed}");
+    // The server of a stack file that has become wrong is asked all the same.
+    let right = fs::read_to_string(place.path("etc/srv.toml")).unwrap();
+    for wrong in [right.replace("log-cache", "cash"), "export = cash".to_owned()] {
+        fs::write(place.path("etc/srv.toml"), wrong).unwrap();
+        expect(&run(&["status", "srv"]), 0, "dirty");
+        let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
+        let lines: Vec<&str> = listed.lines().collect();
+        assert!(lines[1].starts_with("srv    dirty  12 KiB *  "), "{listed}");
+        assert!(lines[2].starts_with("srv: ") && lines[2].contains("srv.toml:"), "{listed}");
+    }
+    fs::write(place.path("etc/srv.toml"), "export = cash").unwrap();
+    fs::rename(place.path("run/srv.control"), place.path("run/away")).unwrap();
+    let listed = String::from_utf8(run(&["list"]).stdout).unwrap();
+    assert!(listed.lines().nth(1).unwrap().starts_with("srv    ?  "), "{listed}");
+    fs::rename(place.path("run/away"), place.path("run/srv.control")).unwrap();
+    fs::write(place.path("etc/srv.toml"), right).unwrap();
     expect(&run(&["status", "srv"]), 0, "more, 4 MiB: dirty 8 KiB and 2 MiB to zero");
     let disks = json(&run(&["status", "srv", "--json"]))["layers"]["cache"]["disks"].clone();
     let parts = ["dirty_bytes", "dirty_data_bytes", "dirty_zeroes_bytes", "dirty_discard_bytes"];
@@ -502,6 +590,12 @@ fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes
     expect(&run(&["status"]), 0, "10.0 MiB at its stop");
     let one = json(&run(&["list", "--json"]))[0].clone();
     assert_eq!((&one["dirty_as_of"], &one["is_served"]), (&"stop".into(), &false.into()));
+    // A disk that the stack has already, and that is missing.
+    let add = ["create", "more", "--data", "more.img", "--log", "srv"];
+    expect(&run(&add), 0, "is data disk 2 of the log");
+    fs::rename(place.path("more.img"), place.path("away.img")).unwrap();
+    expect(&run(&add), 3, "more.img) of \"cache\" is missing: it does not exist");
+    fs::rename(place.path("away.img"), place.path("more.img")).unwrap();
     assert_eq!(one["others"][0]["dirty_bytes"].as_u64(), Some(8192 + 2 * MIB));
     let mut server = dcd(&["serve", "srv"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     while !run(&["status", "srv"]).status.success() {
@@ -512,4 +606,30 @@ fn a_stopped_stack_names_the_command_that_starts_it_here_and_a_list_tells_zeroes
     assert!(flushed.is_empty() || flushed.ends_with(" written back\n"), "{flushed}");
     expect(&run(&["stop", "srv"]), 0, "");
     server.wait().unwrap();
+    expect(&run(&["detach", "srv"]), 0, "");
+    let one = json(&run(&["list", "--json"]))[0].clone();
+    assert_eq!((&one["state"], &one["dirty_bytes"]), (&"detached".into(), &0.into()));
+    expect(&run(&["status", "srv"]), 1, "Its cache was detached, so a start is refused: \"dcd format ");
+    expect(&run(&["status"]), 0, "dcd doctor");
+}
+
+/// The loop device over a file is the data disk of another stack: that is named, and not the command that would detach it.
+#[test]
+fn the_file_behind_the_data_disk_of_a_served_stack_is_in_use_by_that_stack() {
+    let test = "the_file_behind_the_data_disk_of_a_served_stack";
+    let Some(named) = Named::new(test) else { return };
+    let losetup = |args: &[&str]| {
+        let mut losetup = Command::new("losetup");
+        let made = losetup.args(args).current_dir(named.0.dir.path()).output().unwrap();
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let node = losetup(&["--find", "--show", "data.img"]);
+    let created = named.dcd(&["create", "srv", "--data", &node, "--log", "log.img"]);
+    let other = ["create", "other", "--data", "data.img", "--log", "other.img", "--log-size", "8MiB"];
+    let refused = named.dcd(&other);
+    let removed = named.dcd(&["remove", "srv"]);
+    losetup(&["--detach", &node]);
+    expect(&created, 0, " is ready");
+    expect(&refused, 3, &format!("it is a device of {}", named.file().display()));
+    expect(&removed, 0, "is a plain disk again");
 }

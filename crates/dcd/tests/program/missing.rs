@@ -344,6 +344,12 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     let refused = place.run("detach", &["--gone", "mail"]);
     expect(&refused, 3, "160 KiB for \"mail\" would be lost");
     expect(&refused, 3, "reconnect it, or correct its path");
+    for command in ["detach", "remove"] {
+        let refused = place.run(command, &[]);
+        expect(&refused, 3, "mail.img) of \"cache\" is missing");
+        expect(&refused, 3, &format!("dcd detach {} --gone mail\"", place.stack().display()));
+    }
+    expect(&place.run("remove", &["--force"]), 1, "has one that is there");
     // The refusal has lost nothing.
     back(&place, "mail");
     let server = place.serve();
@@ -365,6 +371,10 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     expect(&place.run("detach", &["--gone", "mail"]), 3, "were given up");
     expect(&place.run("detach", &["--gone", "mail", "--force"]), 0, "detached; ");
     assert!(is_plain());
+    // The stack is removed without the disk.
+    let removed = place.run("remove", &[]);
+    expect(&removed, 0, "it was detached before");
+    expect(&removed, 0, "and stays");
     // The disk is found again: its record says that it is not complete.
     back(&place, "mail");
     assert_eq!(record(&place, "mail")["cache-uuid"], known["cache-uuid"]);
