@@ -109,14 +109,15 @@ impl Eligible<'_> {
         mut take: impl FnMut(Item, u32),
     ) -> Option<TablePart> {
         let index = self.view.index;
-        index.table().scan_part(part, |line, piece| {
-            if !self.is_in_chosen(&piece) || !self.may_be_destaged(line, &piece) {
+        index.table().scan_dirty_part(part, |line, piece| {
+            let segment = index.segment_of(piece.place);
+            if !self.chosen[segment as usize] || !self.may_be_destaged(line, &piece) {
                 return;
             }
             if self.waits_for_others(line) {
                 *behind_bypass = true;
             } else {
-                take(Item { line, piece, failed: false }, index.segment_of(piece.place));
+                take(Item { line, piece, failed: false }, segment);
             }
         })
     }

@@ -29,7 +29,7 @@ impl Eligible<'_> {
     /// Chooses every stripe that is dirty as a whole, as far as there is room; a part of the table, and the next part, if there is one.
     pub(super) fn choose_full_stripes(&self, part: TablePart, items: &mut Vec<Item>) -> Option<TablePart> {
         let stripes = self.view.stripes()?;
-        self.view.index.table().scan_part(part, |line, _| {
+        self.view.index.table().scan_dirty_part(part, |line, _| {
             // A line of several pieces is met several times; only the first one of a stripe counts.
             let is_known = items
                 .last()

@@ -284,6 +284,13 @@ impl Lines {
     pub fn scan_part(&self, first: usize, count: usize, mut f: impl FnMut(Packed)) -> Option<usize> {
         let end = (first + count).min(self.slots.len());
         let mut position = first;
+        // From the part's first entry on, all are the part's, up to its last slot: they cost no look at their homes.
+        if let Some(at) = self.next_at_home(first, first, end).filter(|at| *at < end) {
+            #[cfg(test)]
+            self.visited.set(self.visited.get() + (end - at) as u64);
+            self.slots[at..end].iter().copied().filter(|entry| !entry.is_empty()).for_each(&mut f);
+            position = end;
+        }
         while let Some(at) = self.next_at_home(position, first, end) {
             f(self.slots[self.wrap(at)]);
             position = at + 1;

@@ -368,6 +368,20 @@ impl LookupTable {
         self.lines.scan_part(part.first, part.slots, each).map(|first| TablePart { first, ..part })
     }
 
+    /// Scans what is dirty in a part of the table, as [`LookupTable::scan_part`] does. Most of a large log is clean: it costs only a look.
+    pub fn scan_dirty_part(&self, part: TablePart, mut f: impl FnMut(Line, Piece)) -> Option<TablePart> {
+        let each = |entry: Packed| {
+            if !entry.is_clean() {
+                self.fragments.each(entry, |piece| {
+                    if piece.dirty {
+                        f(entry.line(), piece)
+                    }
+                });
+            }
+        };
+        self.lines.scan_part(part.first, part.slots, each).map(|first| TablePart { first, ..part })
+    }
+
     /// Slots that passes in parts have looked at.
     #[cfg(test)]
     pub fn visited(&self) -> u64 {

@@ -72,6 +72,12 @@ impl Packed {
         self.low & BROKEN_BIT != 0
     }
 
+    /// True for a line in one piece that is clean.
+    #[inline]
+    pub fn is_clean(self) -> bool {
+        self.low & (DIRTY_BIT | BROKEN_BIT) == 0
+    }
+
     #[inline]
     pub fn key(self) -> u64 {
         self.low & WIDE_MAX
