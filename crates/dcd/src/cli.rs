@@ -320,6 +320,7 @@ pub struct List {
 Examples:
   dcd status
   dcd status disk.toml
+  dcd status disk.toml --every 5s
   dcd status disk.toml --json | jq .layers")]
 pub struct Status {
     /// Stack: NAME or file; or the path of the control socket; several print a line each
@@ -328,6 +329,9 @@ pub struct Status {
     /// Print everything as JSON: an object for one STACK, else a list of them
     #[arg(long)]
     pub json: bool,
+    /// Print what each device does, again and again: operations, bytes, response times and queue in each interval, "5s" for example
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["json", "reset"])]
+    pub every: Option<Nanos>,
     /// Reset the counters and response times
     #[arg(long, requires = "files")]
     pub reset: bool,

@@ -220,10 +220,13 @@ impl Stack {
     /// Tells the layers that stand on each disk of a layer that one of its disks has come, or its place has become free.
     pub fn disk_changed(&mut self, layer: LayerIndex, disk: usize) {
         let geometry = self.layer(layer).disk_geometry(disk);
-        let stands = |node: &Node| node.ports.first().map(|port| port.target);
-        let above: Vec<usize> = (layer.0 + 1..self.nodes.len())
-            .filter(|above| stands(&self.nodes[*above]) == Some(Target::Layer(layer)))
-            .collect();
+        // Over one disk as over a layer, over several as over each of them.
+        let stands = |node: &Node| match node.ports.first().map(|port| port.target) {
+            Some(Target::Layer(below) | Target::Disk(below, 0)) => below == layer,
+            _ => false,
+        };
+        let above: Vec<usize> =
+            (layer.0 + 1..self.nodes.len()).filter(|above| stands(&self.nodes[*above])).collect();
         for above in above {
             let node = &mut self.nodes[above];
             if disk == node.ports.len() {

@@ -23,9 +23,9 @@ mod workers;
 pub use bell::Bell;
 pub use command::{ControlCommand, KernelMemory};
 pub use device::{
-    Device, DeviceError, DeviceSpec, Direct, DiskWear, Failures, FileDevice, FileSpec, LoopFile, MappedRun,
-    MemoryDevice, OpenedPlace, Overlay, is_in_memory, loop_file, mark_names, read_mark, reserve_space,
-    write_mark,
+    Device, DeviceError, DeviceSpec, DeviceUsage, Direct, DiskWear, Failures, FileDevice, FileSpec, LoopFile,
+    MappedRun, MemoryDevice, OpCounts, OpKind, OpenedPlace, Overlay, is_in_memory, loop_file, mark_names,
+    read_mark, reserve_space, write_mark,
 };
 pub use driver::{
     CallId, ClientId, Context, Driver, DriverError, Host, OpenId, Peer, Refused, Statistics, StopOutcome,

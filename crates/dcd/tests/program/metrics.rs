@@ -1,7 +1,7 @@
 //! Metrics: by the command and by HTTP.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -73,15 +73,54 @@ fn a_scrape_and_the_command_tell_what_clients_did() {
             "dcd_request_bytes_total{stack=\"stack\",operation=\"write\"} 12288\n",
             "dcd_request_duration_seconds_count{stack=\"stack\",operation=\"flush\"} 1\n",
             "dcd_device_errors_total{stack=\"stack\",device=\"log\",operation=\"write\"} 0\n",
+            "dcd_device_in_flight{stack=\"stack\",device=\"log\"} ",
             "dcd_dirty_data_bytes{stack=\"stack\",layer=\"cache\"} ",
             &format!("dcd_build_info{{stack=\"stack\",version=\"{version}\"}} 1\n"),
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
     }
+    let of_log = |name: &str| {
+        let begun = format!("dcd_device_{name}{{stack=\"stack\",device=\"log\",operation=\"write\"}} ");
+        let value = scraped.lines().find_map(|line| line.strip_prefix(&begun)).expect("it is told");
+        value.parse::<f64>().unwrap()
+    };
+    assert!(of_log("operations_total") >= 1.0 && of_log("operation_bytes_total") >= 12288.0, "{scraped}");
     // A client that says nothing keeps nobody waiting, and none of them keeps the server from stopping.
     let _silent = UnixStream::connect(place.path("metrics.sock")).unwrap();
     scrape(UnixStream::connect(place.path("metrics.sock")).unwrap());
+    nbd.disconnect().unwrap();
+    expect(&place.run("stop", &[]), 0, "");
+    expect(&server.wait(), 0, "");
+}
+
+#[test]
+fn status_prints_what_the_devices_did_in_each_interval() {
+    let place = place("unix:metrics.sock");
+    let server = place.serve();
+    expect(&place.run("status", &["--every", "1ms"]), 1, "--every: an interval is 100ms or more");
+    let mut watching = place.dcd();
+    watching.arg("status").arg(place.stack()).args(["--every", "100ms"]).stdout(Stdio::piped());
+    let mut watching = watching.spawn().unwrap();
+    let mut nbd = place.nbd();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let (mut of_log, mut seen) = (false, Vec::new());
+    while seen.len() < 1000 {
+        nbd.write(4096, &[1; 4096]).unwrap();
+        nbd.flush().unwrap();
+        let line = lines.next().expect("it goes on").unwrap();
+        // A device's name is on its first line.
+        of_log = line.contains(" log ") || of_log && line.starts_with("     ");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let write = words.iter().position(|word| *word == "write");
+        if write.is_some_and(|at| of_log && words[at + 1].parse::<f64>().is_ok_and(|rate| rate > 0.0)) {
+            break;
+        }
+        seen.push(line);
+    }
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(seen.len() < 1000, "no write to the log is shown: {seen:?}");
     nbd.disconnect().unwrap();
     expect(&place.run("stop", &[]), 0, "");
     expect(&server.wait(), 0, "");

@@ -109,6 +109,31 @@ fn comes_and_goes(place: &Place) {
     write(place, "pool", 3);
 }
 
+/// Each layer above the cache has a place for a disk more, and knows the size of one that comes into a free place.
+#[test]
+fn disks_come_to_a_server_that_started_with_several() {
+    let place = one();
+    stack(&place, &[HOME, MAIL], "");
+    expect(&place.run("format", &["--force"]), 0, "");
+    let server = place.serve();
+    expect(&add(&place, "pool", "pool.img"), 0, "\"pool\" is data disk 3 of the log");
+    write(&place, "pool", 3);
+    write(&place, "mail", 2);
+    repeated(&place, || remove(&place, "pool"), "is a plain disk again");
+    assert!(bare(&place, "pool") == written(POOL, 3));
+    repeated(&place, || remove(&place, "mail"), "is a plain disk again");
+    expect(&add(&place, "pool", "pool.img"), 0, "\"pool\" is data disk 2 of the log");
+    let end = POOL.1 * MIB;
+    let mut nbd = of(&place, "pool");
+    nbd.write(end - 4096, &[9; 4096]).unwrap();
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    repeated(&place, || remove(&place, "pool"), "is a plain disk again");
+    expect(&server.stop(), 0, "");
+    let pool = bare(&place, "pool");
+    assert!(pool[pool.len() - 4096..] == [9; 4096], "larger than the disk that was there");
+}
+
 /// Removes a disk; true if a client that has just gone still counts.
 fn remove_now(place: &Place, disk: &str) -> bool {
     let removed = remove(place, disk);

@@ -15,6 +15,7 @@ mod probe;
 mod space;
 pub(crate) mod sync;
 pub(crate) mod transfer;
+mod usage;
 mod wear;
 
 use std::fs::File;
@@ -31,6 +32,8 @@ pub use place::{OpenedPlace, is_in_memory};
 pub use space::reserve_space;
 pub use sync::FileDevice;
 pub(crate) use transfer::{CallsBy, FileTraits};
+pub(crate) use usage::BegunOp;
+pub use usage::{DeviceUsage, OpCounts, OpKind};
 pub use wear::DiskWear;
 
 use crate::remote::{self, LinkStatus, Remote, RemoteSpec};
@@ -125,6 +128,7 @@ pub struct Device {
     pub(crate) geometry: Geometry,
     pub(crate) backing: Backing,
     pub(crate) failures: Failures,
+    pub(crate) usage: DeviceUsage,
     /// None for RAM and exports.
     pub(crate) place: Option<Box<OpenedPlace>>,
 }
@@ -135,19 +139,30 @@ impl Device {
         match spec {
             DeviceSpec::File(spec) => open::open_file(spec),
             DeviceSpec::Remote(spec) => remote::open(spec),
-            DeviceSpec::Missing { sectors } => Ok(Device {
-                name: "missing".to_owned(),
-                geometry: Geometry::plain(*sectors),
-                backing: Backing::Missing,
-                failures: Failures::default(),
-                place: None,
-            }),
+            DeviceSpec::Missing { sectors } => {
+                Ok(Device::new("missing".to_owned(), Geometry::plain(*sectors), Backing::Missing, None))
+            }
             DeviceSpec::Memory { bytes } => {
                 let memory = MemoryDevice::new(*bytes);
                 let geometry = dcd_engine::BlockDevice::geometry(&memory);
-                let (name, backing) = ("memory".to_owned(), Backing::Memory(memory));
-                Ok(Device { name, geometry, backing, failures: Failures::default(), place: None })
+                Ok(Device::new("memory".to_owned(), geometry, Backing::Memory(memory), None))
             }
+        }
+    }
+
+    pub(crate) fn new(
+        name: String,
+        geometry: Geometry,
+        backing: Backing,
+        place: Option<Box<OpenedPlace>>,
+    ) -> Device {
+        Device {
+            name,
+            geometry,
+            backing,
+            failures: Failures::default(),
+            usage: DeviceUsage::default(),
+            place,
         }
     }
 
@@ -173,6 +188,11 @@ impl Device {
     /// Failed operations since the device was opened, or since the counts were reset.
     pub fn failures(&self) -> Failures {
         self.failures
+    }
+
+    /// Operations that have ended since then.
+    pub const fn usage(&self) -> &DeviceUsage {
+        &self.usage
     }
 
     /// True if requests bypass the page cache.

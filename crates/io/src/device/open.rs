@@ -91,7 +91,7 @@ pub(crate) fn open_file(spec: &FileSpec) -> Result<Device, DeviceError> {
     let place = Some(Box::new(OpenedPlace::of(&spec.path, &metadata)));
     let name = spec.path.display().to_string();
     let backing = Backing::File(OpenFile { file, traits, workers: None });
-    Ok(Device { name, geometry, backing, failures: Failures::default(), place })
+    Ok(Device::new(name, geometry, backing, place))
 }
 
 /// Opens the path, a block device with its exclusive claim.

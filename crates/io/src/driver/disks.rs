@@ -10,7 +10,10 @@ use io_uring::{opcode, types};
 use super::{Driver, OpenId};
 use crate::device::sync::run_to_end;
 use crate::device::transfer::{SystemCall, Transfer};
-use crate::device::{Backing, CallsBy, Device, DeviceError, DeviceSpec, Failures, OpenFile, check};
+use crate::device::{
+    Backing, BegunOp, CallsBy, Device, DeviceError, DeviceSpec, DeviceUsage, Failures, OpKind, OpenFile,
+    check,
+};
 use crate::ring::{RingPurpose, Token};
 use crate::workers::{self, Finished, FinishedQueue, Workers};
 
@@ -22,30 +25,9 @@ const AT_ONCE_BYTES_MAX: usize = 128 << 10;
 pub(super) struct DeviceOp {
     tag: Tag,
     device: usize,
-    kind: OpKind,
-    began: Nanos,
+    begun: BegunOp,
     /// None while a thread has it.
     transfer: Option<Transfer>,
-}
-
-/// Kinds of operations for the counts of failures.
-#[derive(Clone, Copy)]
-enum OpKind {
-    Read,
-    Write,
-    Flush,
-    Discard,
-}
-
-impl OpKind {
-    const fn of(io: &Io) -> OpKind {
-        match io {
-            Io::Read { .. } | Io::ReadCopy { .. } => OpKind::Read,
-            Io::Flush => OpKind::Flush,
-            Io::Discard { .. } => OpKind::Discard,
-            Io::Write { .. } | Io::WriteCopy { .. } | Io::WriteZeroes { .. } => OpKind::Write,
-        }
-    }
 }
 
 /// Operations that a device has not answered.
@@ -90,10 +72,13 @@ impl Driver {
             self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
             return;
         }
-        let kind = OpKind::of(&io);
-        let op = DeviceOp { tag, device: device.0, kind, began: self.now, transfer: None };
+        let begun = BegunOp::new(&io, self.now);
+        let op = DeviceOp { tag, device: device.0, begun, transfer: None };
         match &mut target.backing {
-            Backing::Memory(memory) => self.finished.push_back((tag, memory.run(io))),
+            Backing::Memory(memory) => {
+                let result = memory.run(io);
+                self.ended(device.0, &begun, self.now, (tag, result));
+            }
             Backing::Closed => {
                 let error = IoError::new(ErrorKind::Shutdown);
                 self.finished.push_back((tag, IoResult::err(io.take_buf(), error)));
@@ -120,8 +105,12 @@ impl Driver {
                         None => self.finished.push_back((tag, transfer.finish(Ok(())))),
                     }
                 } else if file.traits.calls_by == CallsBy::Itself && transfer.bytes() <= AT_ONCE_BYTES_MAX {
+                    // The time of those before it in the turn is not its own.
+                    let before = self.started.elapsed();
                     let result = run_to_end(file.file.as_raw_fd(), transfer);
-                    self.ended(device.0, kind, tag, result);
+                    let took = self.started.elapsed().saturating_sub(before);
+                    let ended = begun.at.saturating_add(Nanos(took.as_nanos() as u64));
+                    self.ended(device.0, &begun, ended, (tag, result));
                 } else {
                     let op = self.ops.insert(DeviceOp { transfer: Some(transfer), ..op });
                     self.push_call(op);
@@ -139,30 +128,33 @@ impl Driver {
         }
     }
 
-    fn ended(&mut self, device: usize, kind: OpKind, tag: Tag, result: IoResult) {
+    fn ended(&mut self, device: usize, op: &BegunOp, now: Nanos, (tag, result): (Tag, IoResult)) {
+        self.devices[device].usage.ended(op, now);
         // An unsupported operation is not a failure, nor is a discard that fails: it is advice.
         if let Err(error) = result.status
             && error.kind != ErrorKind::Unsupported
-            && !matches!(kind, OpKind::Discard)
+            && op.kind != OpKind::Discard
         {
             let failures = &mut self.devices[device].failures;
             failures.no_space += u64::from(error.kind == ErrorKind::NoSpace);
             failures.is_full |= error.kind == ErrorKind::NoSpace;
-            let (count, word) = match kind {
-                OpKind::Read => (&mut failures.reads, "read"),
-                OpKind::Write | OpKind::Discard => (&mut failures.writes, "write"),
-                OpKind::Flush => (&mut failures.flushes, "flush"),
+            let count = match op.kind {
+                OpKind::Read => &mut failures.reads,
+                OpKind::Write | OpKind::Discard => &mut failures.writes,
+                OpKind::Flush => &mut failures.flushes,
             };
             *count += 1;
-            failures.last = Some((word, error));
-        } else if result.status.is_ok() && matches!(kind, OpKind::Write) {
+            failures.last = Some((op.kind.word(), error));
+        } else if result.status.is_ok() && op.kind == OpKind::Write {
             self.devices[device].failures.is_full = false;
         }
         self.finished.push_back((tag, result));
     }
 
-    pub(super) fn forget_failures(&mut self) {
-        self.devices.iter_mut().for_each(|device| device.failures = Failures::default());
+    pub(super) fn forget_counts(&mut self) {
+        for device in &mut self.devices {
+            (device.failures, device.usage) = (Failures::default(), DeviceUsage::default());
+        }
     }
 
     /// Closes a device permanently, and releases its lock. Returns false while operations on it are under way: then it stays open.
@@ -181,10 +173,10 @@ impl Driver {
         let mut devices: BTreeMap<usize, UnansweredOps> = BTreeMap::new();
         for (_, op) in &self.ops {
             let device = DeviceIndex(op.device);
-            let new = || UnansweredOps { device, operations: 0, since: op.began };
+            let new = || UnansweredOps { device, operations: 0, since: op.begun.at };
             let owed = devices.entry(op.device).or_insert_with(new);
             owed.operations += 1;
-            owed.since = owed.since.min(op.began);
+            owed.since = owed.since.min(op.begun.at);
         }
         let now = self.elapsed();
         devices.into_values().filter(|owed| now.since(owed.since) >= age).collect()
@@ -227,7 +219,7 @@ impl Driver {
             Some(status) => {
                 let op = self.ops.remove(index);
                 let transfer = op.transfer.expect("looked at above");
-                self.ended(op.device, op.kind, op.tag, transfer.finish(status));
+                self.ended(op.device, &op.begun, self.now, (op.tag, transfer.finish(status)));
             }
         }
     }
@@ -238,7 +230,7 @@ impl Driver {
         self.closing -= queue.closed;
         for (index, result) in queue.ended.drain(..) {
             let op = self.ops.remove(index);
-            self.ended(op.device, op.kind, op.tag, result);
+            self.ended(op.device, &op.begun, self.now, (op.tag, result));
         }
         if !more {
             self.watch_workers();

@@ -164,9 +164,9 @@ impl Context<'_> {
         self.driver.closing > 0
     }
 
-    /// Resets the counts of devices' failed operations.
-    pub fn forget_failures(&mut self) {
-        self.driver.forget_failures();
+    /// Resets the counts of devices' operations.
+    pub fn forget_device_counts(&mut self) {
+        self.driver.forget_counts();
     }
 
     /// Answers a control call. Returns false if the caller is gone.

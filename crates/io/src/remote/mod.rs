@@ -106,7 +106,7 @@ pub(crate) fn open(spec: &RemoteSpec) -> Result<Device, DeviceError> {
     let thread = std::thread::Builder::new().name("dcd-remote".to_owned()).spawn(runs);
     thread.map_err(failed)?;
     let backing = Backing::Remote(Remote { shared, ended, _claim: claim });
-    Ok(Device { name: spec.text.clone(), geometry, backing, failures: Failures::default(), place: None })
+    Ok(Device::new(spec.text.clone(), geometry, backing, None))
 }
 
 /// Locks an export on this machine: the server itself cannot be locked. The lock has the host name of the URI, not the resolved address.

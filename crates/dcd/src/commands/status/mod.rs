@@ -1,5 +1,6 @@
 //! `dcd status`: the state of served stacks, on a screen or as JSON; without a name, a line for each stack that is served.
 
+mod every;
 pub mod stopped;
 pub mod text;
 pub mod verdict;
@@ -42,6 +43,9 @@ pub fn run(args: &Status) -> Result<(), Failure> {
     if args.fields {
         print!("{STATUS_FIELDS}");
         return Ok(());
+    }
+    if let Some(interval) = args.every {
+        return every::run(&args.files, interval);
     }
     match args.files.as_slice() {
         [one] => one_stack(one, args),

@@ -311,6 +311,12 @@ fn devices(status: &ServerStatus, of: &mut Of<'_>) {
                 failed,
             );
         }
+        for (operation, ops) in &device.operations {
+            let mut of = of.with("operation", operation);
+            of.total("device_operations", "Operations that the device has ended", ops.count);
+            of.bytes_total("device_operation", "Bytes of these operations", ops.bytes);
+        }
+        of.gauge("device_in_flight", "Operations that the device has not answered", device.in_flight as f64);
         let help = "1 while a cache or array runs without the device";
         of.flag("device_failed", help, device.state == DeviceState::Failed);
         let help = "1 while the device works only until the server ends, as its file was deleted or moved";

@@ -426,7 +426,7 @@ impl dcd_io::Host for Served {
             },
             verb => {
                 if verb == Some("reset-statistics") {
-                    context.forget_failures();
+                    context.forget_device_counts();
                 }
                 self.watch.notice_own_stall(now);
                 self.look_at_wear(context);

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use dcd_engine::log_cache::DataDiskStatus;
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, ArrayStatus};
-use dcd_engine::{LogCacheStatus, SECTOR_BYTES};
+use dcd_engine::{LogCacheStatus, Nanos, SECTOR_BYTES};
+use dcd_io::{Device, OpCounts, OpKind};
 use dcd_serve::control::ControlClient;
 use dcd_serve::ublk::UblkStatus;
 use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, StackFile};
@@ -100,7 +101,49 @@ pub enum HeldBy {
     Rate,
 }
 
-/// The health of a device.
+/// Operations of one kind that a device has ended since the start or the last reset, failed ones too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceOps {
+    pub count: u64,
+    pub bytes: u64,
+    /// The upper end of each bucket in milliseconds, and how many fell into it.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl DeviceOps {
+    fn of(counts: &OpCounts) -> DeviceOps {
+        let buckets = counts.times.iter_recorded();
+        let bucket = |bucket: hdrhistogram::iterators::IterationValue<u64>| {
+            (Nanos(bucket.value_iterated_to()).as_millis_f64(), bucket.count_at_value())
+        };
+        DeviceOps { count: counts.times.len(), bytes: counts.bytes, buckets: buckets.map(bucket).collect() }
+    }
+
+    /// Those that have ended since an earlier look.
+    pub fn since(&self, earlier: &DeviceOps) -> DeviceOps {
+        let before = |upper: f64| earlier.buckets.iter().find(|bucket| bucket.0 == upper).map_or(0, |b| b.1);
+        let buckets = self.buckets.iter().map(|&(upper, count)| (upper, count.saturating_sub(before(upper))));
+        DeviceOps {
+            count: self.count.saturating_sub(earlier.count),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            buckets: buckets.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// The time that this share of the operations does not exceed.
+    pub fn quantile_ms(&self, quantile: f64) -> f64 {
+        let wanted = (quantile * self.count as f64).ceil() as u64;
+        let mut sum = 0;
+        let reached = self.buckets.iter().find(|(_, count)| {
+            sum += count;
+            sum >= wanted
+        });
+        reached.map_or(0.0, |(upper, _)| *upper)
+    }
+}
+
+/// The health of a device, and what it has done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceStatus {
@@ -128,9 +171,21 @@ pub struct DeviceStatus {
     pub holds_log: bool,
     /// The SSDs below a device that holds a log, as they count their wear; empty where none does.
     pub ssds: Vec<SsdStatus>,
+    /// Operations that it owes.
+    pub in_flight: usize,
+    /// By "read", "write" (zeroes too), "flush" and "discard".
+    pub operations: BTreeMap<String, DeviceOps>,
 }
 
 impl DeviceStatus {
+    /// The operations of an open device.
+    pub fn operations_of(device: &Device) -> BTreeMap<String, DeviceOps> {
+        OpKind::ALL
+            .map(|kind| (kind.word().to_owned(), DeviceOps::of(device.usage().of(kind))))
+            .into_iter()
+            .collect()
+    }
+
     pub fn name(&self) -> &str {
         self.device.as_ref().unwrap_or(&self.path)
     }

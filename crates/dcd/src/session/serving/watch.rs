@@ -192,6 +192,7 @@ impl DeviceWatch {
         name: impl Fn(DeviceIndex) -> Option<&'a str>,
     ) -> Vec<DeviceStatus> {
         let silent = self.owed(driver, SILENCE);
+        let owed = driver.unanswered(Nanos::ZERO);
         let status = |(index, device): (usize, &Device)| {
             let index = DeviceIndex(index);
             let Failures { reads, writes, flushes, no_space, is_full, last } = device.failures();
@@ -226,6 +227,8 @@ impl DeviceWatch {
                 loop_device,
                 holds_log: false,
                 ssds: self.wear.of(index),
+                in_flight: owed.iter().find(|owed| owed.device == index).map_or(0, |owed| owed.operations),
+                operations: DeviceStatus::operations_of(device),
             }
         };
         driver.devices().iter().enumerate().filter(|(_, device)| device.is_open()).map(status).collect()
