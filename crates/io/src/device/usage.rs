@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 
 /// Longer times count as this one.
 const TIME_MAX: Nanos = Nanos::from_secs(3600);
-/// One digit: a percentile is at most a tenth off, and a histogram takes some 4 KiB.
+/// Digits of a time: a percentile is at most a tenth off, and a histogram takes some 4 KiB.
 const DIGITS: u8 = 1;
 
 /// Kinds of operations that are counted separately.

@@ -18,7 +18,7 @@ use crate::session::serving::status::{DeviceOps, DeviceStatus, ServerStatus};
 const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
 
 /// Devices by their stack and name.
-type Looked = BTreeMap<(String, String), DeviceStatus>;
+type DeviceLook = BTreeMap<(String, String), DeviceStatus>;
 
 pub fn run(files: &[PathBuf], interval: Nanos) -> Result<(), Failure> {
     if interval < INTERVAL_MIN {
@@ -36,9 +36,9 @@ pub fn run(files: &[PathBuf], interval: Nanos) -> Result<(), Failure> {
 }
 
 /// Asks all servers; it ends with the first that does not answer, as no interval is whole without it.
-fn look(files: &[PathBuf]) -> Result<Looked, Failure> {
+fn look(files: &[PathBuf]) -> Result<DeviceLook, Failure> {
     let answers = control::ask_all(files, ServerStatus::ask);
-    let mut looked = Looked::new();
+    let mut looked = DeviceLook::new();
     for status in answers {
         let status = status?;
         let stack = status.name();
@@ -53,7 +53,7 @@ fn look(files: &[PathBuf]) -> Result<Looked, Failure> {
 }
 
 /// A line for each kind of operations that a device has ended in the interval, and one for a device without any.
-fn table(before: &Looked, now: &Looked, seconds: f64) -> String {
+fn table(before: &DeviceLook, now: &DeviceLook, seconds: f64) -> String {
     let stack_width = now.keys().map(|(stack, _)| stack.chars().count()).max().unwrap_or(0).max(5);
     let width = now.keys().map(|(_, device)| device.chars().count()).max().unwrap_or(0).max(6);
     let mut text = format!(
@@ -103,7 +103,7 @@ fn errors(device: &DeviceStatus, before: Option<&DeviceStatus>) -> u64 {
 mod tests {
     use super::*;
 
-    fn device(writes: DeviceOps, failed_writes: u64) -> Looked {
+    fn device(writes: DeviceOps, failed_writes: u64) -> DeviceLook {
         let device = DeviceStatus {
             device: Some("data".to_owned()),
             failed_writes,
