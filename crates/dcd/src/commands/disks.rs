@@ -2,7 +2,7 @@
 //!
 //! | step of an addition | after a crash behind it, the command is repeated and |
 //! |---|---|
-//! | 1. the attachment record of the disk, with a new id of the disk | finds the id in the record alone: goes on with 2 |
+//! | 1. the attachment record of the disk, with a new id of the disk | finds the id in the record alone: begins anew |
 //! | 2. a superblock of the log, with that id | finds the id in the log: goes on with 3 |
 //! | 3. the stack file | finds the disk in the file: nothing is left |
 //!
@@ -10,10 +10,12 @@
 //! |---|---|
 //! | 1. all dirty data is written back | finds an empty log |
 //! | 2. a superblock of the log, in which the place is free | does not find the id of the record in the log: goes on with 3 |
-//! | 3. the attachment record is removed | finds the place free: goes on with 4 |
+//! | 3. the attachment record says that the disk has left | the same: goes on with 4 |
 //! | 4. the stack file | does not find the disk in the file: refused |
+//! | 5. the attachment record is removed | as above; the record that stays lets the disk be used |
 //!
-//! Between the superblock and the stack file a start is refused: log and file have different disks.
+//! Between the superblock and the stack file a start is refused: log and file have different disks. No disk is added meanwhile: it could get
+//! the place that the stack file gives to the disk that has left.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -39,7 +41,7 @@ use crate::progress::Progress;
 use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{admit_machine, judge_cache, place_of};
+use crate::session::judge::{admit_machine, has_left_log, judge_cache, no_disk_of_this_log};
 use crate::session::machine;
 use crate::session::open::OpenedCache;
 use crate::session::random::random_uuid;
@@ -49,7 +51,7 @@ use crate::session::record::{
 use crate::session::serving::front_ends::own_path;
 use crate::session::site::Site;
 use crate::session::stack_text::{edit, may_edit};
-use crate::session::survey::{inspect, record, start, target, why_missing};
+use crate::session::survey::{inspect, open_record, record, start, target, why_missing};
 use crate::session::system::is_by_content;
 
 /// Adds a data disk to the log of a stack, and returns the text for the user. `force`: discards the cache that the disk has.
@@ -84,8 +86,9 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     let places = if file.serves_several() { file.served_disks().len() } else { 1 };
     let trial = StackFile::parse(&changed(places)?, stack)?;
     may_edit(stack)?;
+    let named = CacheChoice::of(file.clone(), Some(&file.export))?;
     if let Some(mut client) = server {
-        let (place, told) = add_to_served(&mut client, trial.into(), (name, &path), force)?;
+        let (place, told) = add_to_served(&mut client, &named, trial.into(), (name, &path), force)?;
         put(stack, |file| {
             let is_known =
                 file.served_disks().get(place) == Some(&name) && file.path_below(name) == Some(&path);
@@ -99,10 +102,12 @@ pub fn add(stack: &Path, name: &str, data: &Path, force: bool) -> Result<String,
     let superblock = read_superblock(&mut log)?;
     admit_machine(&superblock, machine::this(), &choice.site.asked)?;
     refuse_log(&mut disk, &path)?;
+    has_left(&named, |place, _| superblock.has_disk(place))?;
     let record = record(&choice.site, &parts, name)?;
-    let place = match record.as_ref().map(|record| pending(record, &superblock)).transpose()?.flatten() {
-        // The log has it already.
-        Some(place) => place,
+    let place = match record.as_ref().map(|record| known_place(record, &superblock)).transpose()?.flatten() {
+        // An earlier command was cut off.
+        Some(place) if named.disks().get(place).is_none_or(|disk| file.is_free_place(disk)) => place,
+        Some(place) => return Err(is_in_this_log(&path, place, &named)),
         None if superblock.space().count() != places => {
             return Err(LogError::Disks { found: places, recorded: superblock.space().count() }.into());
         }
@@ -130,12 +135,14 @@ pub fn names_content(data: &Path) -> Failure {
 /// Has the server of a stack add a disk; returns its place, and text about its front-ends.
 fn add_to_served(
     client: &mut ControlClient,
+    named: &CacheChoice,
     site: Site,
     (name, path): (&str, &Path),
     force: bool,
 ) -> Result<(usize, String), Failure> {
     let seen = ask(client, "disk", json!({ "command": "look" }))?;
     let mut names = seen["disks"].as_array().into_iter().flatten();
+    has_left(named, |_, disk| names.clone().any(|known| known == disk))?;
     // The command was cut off before it changed the stack file.
     if let Some(place) = names.position(|known| known == name).filter(|place| *place > 0) {
         return match seen["paths"][place].as_str().map(Path::new) {
@@ -159,6 +166,27 @@ fn add_to_served(
         told += &format!(". It is not served yet: {why}; repair that, and start the server again");
     }
     Ok((place as usize, told))
+}
+
+/// Refuses an addition while the stack file names a disk that the log does not have any more. `named`: the cache as the stack file has it.
+fn has_left(named: &CacheChoice, is_there: impl Fn(usize, &str) -> bool) -> Result<(), Failure> {
+    let mut others = named.disks().iter().enumerate().skip(1);
+    match others.find(|(place, disk)| !named.site.is_free_place(disk) && !is_there(*place, disk)) {
+        Some((_, disk)) => Err(no_disk_of_this_log(named, disk).into()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to add a disk that the log has: its record would call it complete.
+fn is_in_this_log(path: &Path, place: usize, named: &CacheChoice) -> Failure {
+    Failure::refused(
+        format!("{} is data disk {} of this log already", path.display(), place + 1),
+        format!(
+            "{} names that disk \"{}\". Nothing was changed",
+            named.site.path.display(),
+            named.disks()[place]
+        ),
+    )
 }
 
 /// Refuses a disk that a log cannot have. `cache`: the cache that is to get it.
@@ -199,11 +227,11 @@ fn cut_off(error: ClientError) -> Failure {
     }
 }
 
-/// Returns the place that the log has given to the disk of this record, if an earlier command was cut off.
-fn pending(record: &DiskRecord, superblock: &LogSuperblock) -> Result<Option<usize>, Failure> {
+/// Returns the place that the disk of this record has in the log.
+fn known_place(record: &DiskRecord, superblock: &LogSuperblock) -> Result<Option<usize>, Failure> {
     let all = record.load()?;
     let own = all.of(record.extent()).filter(|own| own.cache_uuid == uuid_text(superblock.cache_uuid));
-    Ok(own.and_then(|own| place_of(superblock, own.disk_uuid.as_deref()?)))
+    Ok(own.and_then(|own| own.place_in(superblock)))
 }
 
 /// Makes the record of a disk that is to be added, and returns the id of the disk.
@@ -259,6 +287,7 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
         let is_in_use = |failure: &Failure| matches!(failure, Failure::Refused(_));
         patiently(wait, is_in_use, || remove_from_served(&mut client, name))?;
         put(stack, |file| without(file, name))?;
+        forget(own);
         // The empty directory of its image, if it had one.
         if let Some(images) = &file.serve.fuse {
             let _ = std::fs::remove_dir(own_path(images, own.disk, name));
@@ -285,10 +314,12 @@ pub fn remove(stack: &Path, name: &str) -> Result<String, Failure> {
         written = report.written_bytes + report.zeroed_bytes;
         remove_disk(&mut opened.log, own.disk)?;
     }
-    if let (_, Some(record)) = inspect(own)? {
+    let record = open_record(own)?;
+    if let Some(record) = &record {
         record.leave_log()?;
     }
     put(stack, |file| without(file, name))?;
+    forget(own);
     let written = HumanBytes(written);
     Ok(format!("\"{name}\" is a plain disk again; {written} of the log were written back to its disks"))
 }
@@ -317,16 +348,17 @@ fn remove_from_served(client: &mut ControlClient, name: &str) -> Result<(), Fail
     }
 }
 
+/// Removes the record of a disk that has left its log. One that stays does no harm: it calls the disk complete.
+fn forget(own: &CacheChoice) {
+    let removed = || Ok(open_record(own)?.map_or(Ok(()), |record| record.forget_log())?);
+    // A server closes the disk's device some time after the removal.
+    let _ = patiently(Duration::from_secs(2), |failure| matches!(failure, Failure::Busy(_)), removed);
+}
+
 /// True if the log has the disk: not after a removal that was cut off.
 fn is_in_log(own: &CacheChoice) -> Result<bool, Failure> {
-    let (cache, record) = inspect(own)?;
-    let Some(superblock) = &cache.superblock else { return Ok(true) };
-    let all = record.map(|record| record.load().map(|all| (all, record.extent()))).transpose()?;
-    let known = all.and_then(|(all, extent)| all.of(extent)?.disk_uuid.clone());
-    Ok(match known {
-        Some(id) => place_of(superblock, &id).is_some(),
-        None => own.disk < superblock.space().count() && superblock.space().sectors(own.disk) > 0,
-    })
+    let (cache, _) = inspect(own)?;
+    Ok(cache.superblock.as_ref().is_none_or(|superblock| !has_left_log(own, &cache, superblock)))
 }
 
 /// The text of a stack file without a disk, which another command may have taken out already.

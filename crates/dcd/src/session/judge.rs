@@ -6,7 +6,7 @@ use std::path::Path;
 
 use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::LogSuperblock;
+use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::mirror::{FoundLabel, MirrorConfig, may_start};
 use dcd_stack::{Asked, LayerSpec, StackFile};
 
@@ -201,9 +201,12 @@ pub fn judge_rescue(
     };
     match (record.all.of(record.extent), record.all.overlapping(record.extent)) {
         (Some(attachment), _) if attachment.cache_uuid == *uuid && !attachment.is_complete() => {
-            admit_place(choice, record, seen.superblock.as_ref())
+            admit_place(choice, seen)
         }
-        (None, None) => admit_unrecorded(record, &choice.log_name(), &seen.log, true),
+        (None, None) => {
+            admit_place(choice, seen)?;
+            admit_unrecorded(record, &choice.log_name(), &seen.log, true)
+        }
         _ => judged,
     }
 }
@@ -226,9 +229,9 @@ fn admit_cache(
             LogSeen::Present { .. } => Ok(None),
         };
     };
+    admit_place(choice, seen)?;
     let start = admit_log(choice, record, &seen.log)
         .map_err(|refusal| others_first(choice, record, only_this_one(choice, refusal)))?;
-    admit_place(choice, record, seen.superblock.as_ref())?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
 }
@@ -262,33 +265,49 @@ fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Resul
     Ok(start)
 }
 
-/// Returns the place of a data disk in a log.
-pub fn place_of(superblock: &LogSuperblock, disk_uuid: &str) -> Option<usize> {
-    let space = superblock.space();
-    let has = |disk: &usize| space.sectors(*disk) > 0 && uuid_text(superblock.uuid_of(*disk)) == disk_uuid;
-    (1..space.count()).find(has)
+/// True if the disk that the stack file names in this place is not, or no longer, a data disk of the log.
+pub fn has_left_log(choice: &CacheChoice, seen: &CacheSeen, superblock: &LogSuperblock) -> bool {
+    let Some(record) = seen.record.as_ref() else { return !superblock.has_disk(choice.disk) };
+    match record.all.of(record.extent) {
+        Some(own) if own.cache_uuid == uuid_text(superblock.cache_uuid) => own.place_in(superblock).is_none(),
+        Some(_) => false,
+        // The first disk stays, and a format that was cut off has not added the others yet.
+        None if choice.disk == 0 || superblock.epoch == 0 => false,
+        None => {
+            let is_told_plain = record.told.as_ref().is_some_and(Vec::is_empty) && !record.retired;
+            !superblock.has_disk(choice.disk) || is_told_plain || record.has_place.is_some()
+        }
+    }
 }
 
 /// Refuses a data disk in the place of another one of the same log: it would get the other's data.
-fn admit_place(
-    choice: &CacheChoice,
-    record: &RecordSeen,
-    superblock: Option<&LogSuperblock>,
-) -> Result<(), Refusal> {
-    let (Some(attachment), Some(superblock)) = (record.all.of(record.extent), superblock) else {
-        return Ok(());
-    };
-    if attachment.cache_uuid != uuid_text(superblock.cache_uuid) {
+fn admit_place(choice: &CacheChoice, seen: &CacheSeen) -> Result<(), Refusal> {
+    let (Some(record), Some(superblock)) = (&seen.record, &seen.superblock) else { return Ok(()) };
+    if superblock.state == LogState::Detached {
         return Ok(());
     }
-    let found = match &attachment.disk_uuid {
-        Some(id) => place_of(superblock, id),
-        None => Some(attachment.disk),
-    };
+    if has_left_log(choice, seen, superblock) {
+        let refusal = no_disk_of_this_log(choice, &choice.data);
+        return Err(match &record.has_place {
+            Some(other) => Refusal {
+                reason: format!(
+                    "{}: its place has the disk of the attachment record {}",
+                    refusal.reason,
+                    other.display()
+                ),
+                action: format!(
+                    "{}. If that record is of this very disk, which had another name or server then, move it away",
+                    refusal.action
+                ),
+            },
+            None => refusal,
+        });
+    }
+    let own = record.all.of(record.extent);
+    let own = own.filter(|own| own.cache_uuid == uuid_text(superblock.cache_uuid));
     let data = &choice.data;
-    match found {
-        Some(place) if place == choice.disk => Ok(()),
-        Some(place) => Err(Refusal::new(
+    match own.and_then(|own| own.place_in(superblock)) {
+        Some(place) if place != choice.disk => Err(Refusal::new(
             format!(
                 "\"{data}\" is data disk {} of this log, as its attachment record says, but the stack file names it as number {}",
                 place + 1,
@@ -296,14 +315,20 @@ fn admit_place(
             ),
             "name the disks in \"data\" in the order in which they were added, and each under its own name",
         )),
-        None => Err(Refusal::new(
-            format!("\"{data}\" is no data disk of this log any more, as its attachment record says"),
-            format!(
-                "if it was being removed, repeat that: \"dcd remove {} --disk {data}\"",
-                choice.site.path.display()
-            ),
-        )),
+        _ => Ok(()),
     }
+}
+
+/// Refuses a disk that the stack file names, and that is not in the log: it was removed, or never added.
+pub fn no_disk_of_this_log(choice: &CacheChoice, disk: &str) -> Refusal {
+    let stack = choice.site.path.display();
+    Refusal::new(
+        format!("\"{disk}\" is no data disk of this log, or none any more"),
+        format!(
+            "if it was being removed, repeat that: \"dcd remove {stack} --disk {disk}\" takes it out of the stack file, and changes no data. A \
+             disk that is to be added must not be in the stack file: \"dcd create\" puts it there"
+        ),
+    )
 }
 
 /// Decides if a log may be used with a disk that has no record of it. The disk itself, or this machine, may say that the cache is out of

@@ -67,6 +67,7 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
         teller: Teller::Mark,
         retired: false,
         stack: None,
+        has_place: None,
     }
 }
 

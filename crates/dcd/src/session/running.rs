@@ -271,6 +271,10 @@ impl RunningCaches {
         };
         let Some(of_first) = first.record.load()?.of(first.record.extent()).cloned() else { return Ok(()) };
         let record = DiskRecord::open(path, *extent)?;
+        let is_it = |cache: &&Running| cache.layer == layer && cache.record.path() == record.path();
+        if let Some(known) = self.0.iter().find(is_it) {
+            return Err(RecordError::InLog { path: record.path().to_owned(), disk: known.disk + 1 });
+        }
         let attachment = Attachment {
             disk: *disk,
             disk_uuid: Some(uuid_text(*data_uuid)),
@@ -294,7 +298,7 @@ impl RunningCaches {
         Ok(())
     }
 
-    /// Removes the record of a disk that has left its log.
+    /// Notes that a disk has left its log.
     fn leave(&mut self, layer: &str, disk: usize) -> Result<(), RecordError> {
         let is_it = |cache: &Running| cache.layer == layer && cache.disk == disk;
         if let Some(cache) = self.0.iter().find(|cache| is_it(cache)) {

@@ -20,7 +20,7 @@ use crate::session::judge::{
 };
 use crate::session::machine;
 use crate::session::members::{Devices, FoundMember, MemberContent, newest};
-use crate::session::record::{DiskRecord, LegsSeen, LogSeen, uuid_text};
+use crate::session::record::{DiskRecord, LegsSeen, LogSeen, record_of_disk, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::site::Site;
 use crate::session::started::{Started, StartedPart};
@@ -238,7 +238,14 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
             *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
         }
     }
-    let seen = record.as_ref().map(|record| record.seen(superblock.as_ref())).transpose()?;
+    let mut seen = record.as_ref().map(|record| record.seen(superblock.as_ref())).transpose()?;
+    if let (Some(seen), Some(superblock)) = (&mut seen, &superblock)
+        && seen.all.overlapping(seen.extent).is_none()
+        && (choice.disk > 0 && superblock.has_disk(choice.disk))
+    {
+        let id = uuid_text(superblock.uuid_of(choice.disk));
+        seen.has_place = record_of_disk(&uuid_text(superblock.cache_uuid), &id);
+    }
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
 }
 

@@ -15,6 +15,7 @@ mod doctor;
 mod holes;
 mod identity;
 mod kill;
+mod left_disks;
 mod legs;
 mod lifecycle;
 mod marks;

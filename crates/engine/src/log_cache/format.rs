@@ -524,6 +524,11 @@ impl LogSuperblock {
         while self.other_disks.pop_if(|last| last.is_free() && last.from_seq <= first_seq).is_some() {}
     }
 
+    /// True if a data disk has this place.
+    pub fn has_disk(&self, disk: usize) -> bool {
+        disk == 0 || self.other_disks.get(disk - 1).is_some_and(|other| !other.is_free())
+    }
+
     /// The UUID of a data disk; zeroes for a place that is free.
     pub fn uuid_of(&self, disk: usize) -> [u8; 16] {
         if disk == 0 { self.data_uuid } else { self.other_disks[disk - 1].data_uuid }

@@ -135,7 +135,7 @@ impl Stopped {
             if held.is_empty() { String::new() } else { format!(", and its log has {}", held.join(" and ")) };
         match () {
             () if self.is_abandoned() => format!(
-                "{stack}: not served{held}. The log has failed, or its disk was served without it, so a start is refused: \"dcd doctor\" says what \
+                "{stack}: not served{held}. The log has failed, its disk was served without it, or a disk has left it, so a start is refused: \"dcd doctor\" says what \
                  to do"
             ),
             () if self.is_detached() => format!(

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
 
 use super::identity::number_text;
 use super::mark::offset_of;
-use super::place::{BlockDisk, FileDisk, RecordLocation, offset_beside, place};
+use super::place::{BlockDisk, FileDisk, RecordLocation, offset_beside, place, records_in, state_dir};
 use super::store::{RecordError, RecordFile};
 use super::udev::Partition;
 use super::{Attachment, AttachmentState};
@@ -53,6 +53,19 @@ fn of_block(own: &BlockDisk) -> Result<Vec<Attachment>, RecordError> {
         }
     }
     Ok(all)
+}
+
+/// Finds the record in the state directory that gives a place in the log of a cache to another disk. Records beside files are not found.
+pub fn record_of_disk(cache: &str, disk_uuid: &str) -> Option<PathBuf> {
+    let is_it = |own: &Attachment| {
+        own.cache_uuid == cache
+            && own.disk_uuid.as_deref() == Some(disk_uuid)
+            && own.state != AttachmentState::Abandoned
+    };
+    // A record that cannot be read refuses its own disk.
+    let has_it =
+        |path: &PathBuf| RecordFile::at(path.clone()).load().is_ok_and(|all| all.0.iter().any(is_it));
+    records_in(&state_dir()).into_iter().find(has_it)
 }
 
 /// The partitions of a whole disk.

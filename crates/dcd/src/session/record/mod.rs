@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use backup_marks::MarksFile;
 use elsewhere::attachments_elsewhere;
+pub use elsewhere::record_of_disk;
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
 pub use rules::{
@@ -59,7 +60,7 @@ pub enum AttachmentState {
     Clean,
     /// The log has, or may have, data that the data disk lacks.
     Dirty,
-    /// The log failed, or the data disk was served without it: the log is out of date permanently.
+    /// The log failed, or the data disk was served without it: the log is out of date permanently. Or the disk has left a log of several.
     Abandoned,
 }
 
@@ -171,6 +172,14 @@ impl Attachment {
                 self.held()
             ),
         }
+    }
+
+    /// Returns the place of this disk in the log of its cache; none if the log does not have it.
+    pub fn place_in(&self, superblock: &LogSuperblock) -> Option<usize> {
+        let Some(id) = &self.disk_uuid else { return Some(self.disk) };
+        let is_it =
+            |place: &usize| superblock.has_disk(*place) && uuid_text(superblock.uuid_of(*place)) == *id;
+        (1..superblock.space().count()).find(is_it)
     }
 
     /// False where the data disk is known to be complete.
@@ -356,6 +365,11 @@ impl DiskRecord {
         self.extent
     }
 
+    /// Path of the record, or of its first copy.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
     pub fn load(&self) -> Result<Attachments, RecordError> {
         self.file.load()
     }
@@ -401,7 +415,8 @@ impl DiskRecord {
         let other =
             all.overlapping(extent).filter(|known| cache.is_some_and(|cache| known.cache_uuid != cache));
         let stack = other.and_then(|other| stack_with_log(&other.log));
-        Ok(RecordSeen { all, extent, told, teller, retired: retired.unwrap_or(false), stack })
+        let retired = retired.unwrap_or(false);
+        Ok(RecordSeen { all, extent, told, teller, retired, stack, has_place: None })
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -436,10 +451,26 @@ impl DiskRecord {
         self.file.store(&all)
     }
 
-    /// Forgets that the part is a data disk of a log that others use.
+    /// Notes that the part is a data disk of its log no more, and complete. The record stays until the stack file does not name the disk: it
+    /// says that the disk is not the one that has the place by now.
     pub fn leave_log(&self) -> Result<(), RecordError> {
         let mut all = self.file.load()?;
         self.remove_marks(&all);
+        let Some(own) = all.0.iter_mut().find(|own| own.extent() == self.extent) else { return Ok(()) };
+        own.state = AttachmentState::Abandoned;
+        (own.dirty_bytes, own.zeroes_bytes) = (Some(0), 0);
+        self.file.store(&all)
+    }
+
+    /// Forgets a part that has left its log, which others use.
+    pub fn forget_log(&self) -> Result<(), RecordError> {
+        let mut all = self.file.load()?;
+        if all
+            .of(self.extent)
+            .is_none_or(|own| own.state != AttachmentState::Abandoned || own.may_lose_data())
+        {
+            return Ok(());
+        }
         all.remove(self.extent);
         self.file.store_without_retiring(&all)
     }
@@ -466,6 +497,8 @@ pub struct RecordSeen {
     pub retired: bool,
     /// The stack file in /etc/dcd with the log of the cache that is attached, if that is not the cache whose log was found.
     pub stack: Option<PathBuf>,
+    /// The record of the disk that has this one's place in the log, if this one has none, and is not the first.
+    pub has_place: Option<PathBuf>,
 }
 
 /// Returns the stack file in /etc/dcd that names this log.

@@ -164,14 +164,7 @@ impl BlockDisk {
 
     /// The records of all disks, in a fixed order.
     pub fn all_paths(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
-        let is_of_disk = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.ends_with(SUFFIX) && !name.starts_with(ARRAY)
-        };
-        let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_of_disk).collect();
-        all.sort();
-        all
+        records_in(&self.state_dir)
     }
 
     /// Returns the path of a new record: under the best name that another disk's record does not have.
@@ -211,6 +204,18 @@ impl BlockDisk {
         }
         has_changed
     }
+}
+
+/// The records of disks in a state directory, in a fixed order.
+pub fn records_in(state_dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(state_dir).into_iter().flatten().flatten();
+    let is_of_disk = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.ends_with(SUFFIX) && !name.starts_with(ARRAY)
+    };
+    let mut all: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_of_disk).collect();
+    all.sort();
+    all
 }
 
 /// The record of a file, or of what begins at an offset in it.

@@ -49,6 +49,8 @@ pub enum RecordError {
         "{record}: this attachment record was written for another file, and the file in its place is blank"
     )]
     OfAnother { record: PathBuf },
+    #[error("{path}: this is the attachment record of data disk {disk} of this log already")]
+    InLog { path: PathBuf, disk: usize },
 }
 
 impl RecordError {
@@ -63,6 +65,7 @@ impl RecordError {
             RecordError::Several(_) => {
                 "keep the one that belongs to the disk's cache, and move the other away. Nothing was changed".to_owned()
             }
+            RecordError::InLog { .. } => "name a disk that the log does not have. Nothing was changed".to_owned(),
             RecordError::Hidden { device, .. } => format!(
                 "name the file itself in the stack file, or make the loop device again, from here: \"losetup --detach {}\", and \"losetup \
                  --find --show FILE\". Nothing was changed",
@@ -121,6 +124,11 @@ impl RecordFile {
             is_unclear: false,
             own: OnceLock::new(),
         }
+    }
+
+    /// The record at this path, whichever disk it is of: to be read only.
+    pub fn at(path: PathBuf) -> RecordFile {
+        RecordFile::new(vec![path])
     }
 
     /// Finds the record of the disk at `device`; the record need not exist.
