@@ -18,6 +18,16 @@ pub fn this() -> u64 {
     }
 }
 
+/// Warns that this machine has no id: then nothing refuses a log that another machine serves.
+pub fn without_id() -> Option<String> {
+    (this() == 0).then(|| {
+        format!(
+            "this machine has no id, so a log that another machine serves at the same time is not refused: make {ID}, or set {NAME} to a name \
+             that no other machine has"
+        )
+    })
+}
+
 /// FNV-1a.
 fn number(name: &str) -> u64 {
     let hash = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

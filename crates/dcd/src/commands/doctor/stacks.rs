@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::memory::enough_memory;
 use crate::session::devices::Purpose;
 use crate::session::judge::judge;
+use crate::session::machine;
 use crate::session::serving::checks::{admit_bare, admit_non_volatile, admit_plain_parts};
 use crate::session::serving::status::ServerStatus;
 use crate::session::site::Site;
@@ -145,6 +146,7 @@ fn would_start(file: &StackFile) -> Result<Trial, Failure> {
     check_front_ends(&file)?;
     let mut told = leave_out(&mut file, &[&export])?;
     told.extend(tls.into_iter().flat_map(|tls| tls.warnings));
+    told.extend(machine::without_id().filter(|_| file.log_caches().next().is_some()));
     admit_non_volatile(&file, false)?;
     enough_memory(&file, file.memory_bytes())?;
     if let Some(device) = file.devices.iter().find(|device| device.is_made() && !device.is_there()) {

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{PlainSeen, SeenStack, judge};
+use crate::session::machine;
 use crate::session::running::Admitted;
 use crate::session::site::Site;
 use crate::session::survey::{Survey, record};
@@ -26,6 +27,9 @@ pub fn admit(site: &mut Site) -> Result<Vec<Admitted>, Failure> {
     survey.look_at(site, &[&export], Purpose::Change)?;
     let plan = judge(site, &survey.seen, &site.asked)?;
     plan.told.iter().for_each(|line| eprintln!("dcd: {line}"));
+    if let (Some(warning), false) = (machine::without_id(), survey.seen.caches.is_empty()) {
+        eprintln!("dcd: {warning}");
+    }
     for (layer, of_disks) in &survey.seen.caches {
         let log = of_disks.first().and_then(|cache| cache.superblock.as_ref());
         if log.is_some_and(|log| log.state == LogState::Active) {
