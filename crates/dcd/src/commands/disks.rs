@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use dcd_engine::BlockDevice;
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{LogState, LogSuperblock};
+use dcd_engine::log_cache::format::LogSuperblock;
 use dcd_engine::log_cache::offline::{
     RescueOptions, add_disk, next_place, read_superblock, remove_disk, rescue,
 };
@@ -44,6 +44,7 @@ use crate::session::devices::Purpose;
 use crate::session::judge::{admit_machine, has_left_log, judge_cache, no_disk_of_this_log};
 use crate::session::machine;
 use crate::session::open::OpenedCache;
+use crate::session::overwrite::log_in_use;
 use crate::session::random::random_uuid;
 use crate::session::record::{
     Attachment, AttachmentState, DiskRecord, admit_attach, admit_without_record, uuid_text,
@@ -200,13 +201,13 @@ fn admit_new(site: &Site, (name, path): (&str, &Path), cache: &str, force: bool)
 }
 
 fn refuse_log(disk: &mut dyn BlockDevice, path: &Path) -> Result<(), Failure> {
-    if read_superblock(disk).is_ok_and(|found| found.state != LogState::Detached) {
-        return Err(Failure::refused(
-            format!("{} has a log of a cache on it", path.display()),
+    match log_in_use(disk) {
+        Some(log) => Err(Failure::refused(
+            format!("{} has {log} on it", path.display()),
             "if that cache is out of use, \"dcd detach\" it first. Nothing was changed",
-        ));
+        )),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Refuses a disk that has another cache, as its record says.

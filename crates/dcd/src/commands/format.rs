@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use dcd_engine::log_cache::format::{LogState, LogSuperblock, SEGMENT_BYTES_MAX};
+use dcd_engine::log_cache::format::{LogSuperblock, SEGMENT_BYTES_MAX};
 use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, is_format_begun, read_superblock};
 use dcd_engine::log_cache::{LogCacheConfig, LogError};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
@@ -318,13 +318,10 @@ fn unfinished(opened: &mut OpenedCache) -> Result<Option<String>, Failure> {
 /// Refuses a data disk that has a log on it.
 fn refuse_log_on_data(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
     for (disk, data) in choice.disks().iter().zip(opened.data.disks_mut()) {
-        let Ok(superblock) = read_superblock(data) else { continue };
-        if force || superblock.state == LogState::Detached {
-            continue;
-        }
+        let Some(log) = overwrite::log_in_use(data).filter(|_| !force) else { continue };
         let data = choice.site.path_below(disk).unwrap_or(Path::new(disk));
         return Err(Failure::refused(
-            format!("{} has the log of the cache {} on it", data.display(), uuid_text(superblock.cache_uuid)),
+            format!("{} has {log} on it", data.display()),
             "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
         ));
     }

@@ -50,7 +50,7 @@ pub struct MirrorSeen {
 pub struct PlainSeen {
     pub part: String,
     pub record: Option<RecordSeen>,
-    /// UUID of the cache in use whose log this is.
+    /// Description of the log in use, or of the leg of one, that this is.
     pub log_of: Option<String>,
 }
 
@@ -168,9 +168,9 @@ fn no_cache_is_attached(plain: &PlainSeen) -> Result<(), Refusal> {
 
 /// Refuses to serve a log as if it were a disk: clients would overwrite its records.
 fn is_no_log(plain: &PlainSeen) -> Result<(), Refusal> {
-    let Some(cache) = &plain.log_of else { return Ok(()) };
+    let Some(log) = &plain.log_of else { return Ok(()) };
     Err(Refusal::new(
-        format!("\"{}\" is the log of the cache {cache}, not a disk", plain.part),
+        format!("\"{}\" is {log}, not a disk", plain.part),
         "serve the stack of that cache; if that is not used any more, \"dcd detach\" it. A device with read-only = true is \
          served even so",
     ))
@@ -251,14 +251,16 @@ fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Resul
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost(), record.teller, false, instead)?;
     }
-    let start =
-        admit_start(&record.all, record.extent, &log, seen).map_err(|refusal| match &record.stack {
-            Some(stack) => Refusal {
+    let start = admit_start(&record.all, record.extent, &log, seen).map_err(|refusal| {
+        match (&record.stale, &record.stack) {
+            (Some(path), _) => stale_record(path, refusal),
+            (None, Some(stack)) => Refusal {
                 reason: format!("{}. The disk belongs to {}", refusal.reason, stack.display()),
                 ..refusal
             },
-            None => refusal,
-        })?;
+            (None, None) => refusal,
+        }
+    })?;
     if start == StartGrounds::Unrecorded {
         admit_unrecorded(record, &log, seen, false)?;
     }
@@ -278,6 +280,22 @@ pub fn has_left_log(choice: &CacheChoice, seen: &CacheSeen, superblock: &LogSupe
             !superblock.has_disk(choice.disk) || is_told_plain || record.has_place.is_some()
         }
     }
+}
+
+/// Refuses a disk whose record is of an earlier cache, as one that was restored, or that stayed when another machine made the cache anew.
+fn stale_record(record: &Path, refusal: Refusal) -> Refusal {
+    let record = record.display();
+    Refusal::new(
+        format!(
+            "{}. The log knows this disk by its content, so the attachment record {record} may be an old one",
+            refusal.reason
+        ),
+        format!(
+            "if this log was made for this disk after that record was written, as where the record was restored from a backup, or the log was \
+             made on another machine: move {record} away, and repeat this. Nothing is lost: the log checks the disk, and a new record is made. Else \
+             name the right data disk in the stack file, or the right log"
+        ),
+    )
 }
 
 /// Refuses a data disk in the place of another one of the same log: it would get the other's data.

@@ -67,6 +67,7 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
         teller: Teller::Mark,
         retired: false,
         stack: None,
+        stale: None,
         has_place: None,
     }
 }
@@ -294,7 +295,7 @@ fn rows() -> Vec<(&'static str, &'static str, SeenStack, Verdict)> {
         (
             "a log as a disk",
             PLAIN,
-            plain(Some(record(Vec::new())), Some("c")),
+            plain(Some(record(Vec::new())), Some("the log of the cache c")),
             |_| "is the log of the cache c",
         ),
     ]

@@ -8,7 +8,7 @@ use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
 use crate::session::probe::{foreign, holds_foreign, probe};
-use crate::session::record::admit_overwrite;
+use crate::session::record::{admit_overwrite, uuid_text};
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::record;
@@ -68,6 +68,19 @@ fn retired(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError
 /// only copy of data.
 fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
     read_superblock(log).is_ok_and(|found| found.state == LogState::Detached)
+}
+
+/// Describes the log of a cache that may be in use, or a leg of one, on a device that is to be a disk; none if there is none.
+pub fn log_in_use(device: &mut dyn BlockDevice) -> Option<String> {
+    let is_leg = Label::read(device).is_ok();
+    let found = if is_leg { read_superblock(&mut LegContent(device)) } else { read_superblock(device) };
+    let part = if is_leg { "a leg of the log" } else { "the log" };
+    match found {
+        Ok(found) if found.state == LogState::Detached => None,
+        Ok(found) => Some(format!("{part} of the cache {}", uuid_text(found.cache_uuid))),
+        // It may be being filled.
+        Err(_) => is_leg.then(|| format!("{part} of a cache")),
+    }
 }
 
 /// The log on a leg.

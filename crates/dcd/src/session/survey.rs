@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dcd_engine::log_cache::LogError;
-use dcd_engine::log_cache::format::{LogState, LogSuperblock};
+use dcd_engine::log_cache::format::LogSuperblock;
 use dcd_engine::log_cache::offline::{live_superblock, read_copies, read_superblock};
 use dcd_engine::mirror::{FoundLabel, Label, MirrorStatus};
 use dcd_engine::{BlockDevice, ErrorKind, Lba, SECTOR_BYTES, Target};
@@ -20,10 +20,11 @@ use crate::session::judge::{
 };
 use crate::session::machine;
 use crate::session::members::{Devices, FoundMember, MemberContent, newest};
-use crate::session::record::{DiskRecord, LegsSeen, LogSeen, record_of_disk, uuid_text};
+use crate::session::overwrite::log_in_use;
+use crate::session::record::{DiskRecord, LegsSeen, LogSeen, RecordSeen, record_of_disk, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::site::Site;
-use crate::session::started::{Started, StartedPart};
+use crate::session::started::Started;
 
 /// A stack as it was seen, and the records of its data disks.
 pub struct Survey {
@@ -116,7 +117,7 @@ impl Survey {
             }
             Some(_) => {
                 let (offline, parts) = start(site, &[part], Purpose::Look)?;
-                (record(site, &parts, part)?, log_of(&mut offline.part(target(&parts, part))))
+                (record(site, &parts, part)?, log_in_use(&mut offline.part(target(&parts, part))))
             }
             None => {
                 let record = array_record(site, part)?;
@@ -126,7 +127,7 @@ impl Survey {
                 let started = is_startable.then(|| start(site, &[part], Purpose::Look));
                 let started = started.map(Failure::unless_busy).transpose()?.flatten();
                 let log =
-                    started.and_then(|(offline, parts)| log_of(&mut offline.part(target(&parts, part))));
+                    started.and_then(|(offline, parts)| log_in_use(&mut offline.part(target(&parts, part))));
                 (record, log)
             }
         };
@@ -162,12 +163,6 @@ impl Survey {
         };
         site.log_caches().flat_map(disks).filter_map(admitted).collect()
     }
-}
-
-/// UUID of the cache in use whose log a device is.
-fn log_of(device: &mut StartedPart) -> Option<String> {
-    let superblock = read_superblock(device).ok()?;
-    (superblock.state != LogState::Detached).then(|| uuid_text(superblock.cache_uuid))
 }
 
 /// Opens parts of a stack, and all below them. Starts the log caches among these, if they are admitted.
@@ -243,10 +238,39 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
         && seen.all.overlapping(seen.extent).is_none()
         && (choice.disk > 0 && superblock.has_disk(choice.disk))
     {
-        let id = uuid_text(superblock.uuid_of(choice.disk));
-        seen.has_place = record_of_disk(&uuid_text(superblock.cache_uuid), &id);
+        seen.has_place = record_of_disk(superblock, choice.disk);
+    }
+    if let (Some(seen), Some(superblock), Some(record)) = (&mut seen, &superblock, &record)
+        && is_stale(choice, seen, superblock, record)?
+    {
+        seen.stale = Some(record.path().to_owned());
     }
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
+}
+
+/// True if the cache of the record had its log where the one that was found is, and that log knows the disk.
+fn is_stale(
+    choice: &CacheChoice,
+    seen: &RecordSeen,
+    log: &LogSuperblock,
+    record: &DiskRecord,
+) -> Result<bool, Failure> {
+    let uuid = uuid_text(log.cache_uuid);
+    let Some(own) = seen.all.of(seen.extent).filter(|own| own.cache_uuid != uuid) else { return Ok(false) };
+    let is_newer = own.log == choice.log_place() && !record.is_retired(&uuid)?;
+    Ok(is_newer && record_of_disk(log, choice.disk).is_none() && knows_disks(choice))
+}
+
+/// True if the log starts with its disks, whatever their records say: then it knows them by their content.
+fn knows_disks(choice: &CacheChoice) -> bool {
+    let mut site = choice.site.clone();
+    site.hold(Purpose::Look);
+    (site.asked.only_looks, site.asked.volatile) = (true, true);
+    let mut opener = Opener::new(&site, Purpose::Look);
+    let built = site.build_parts(&[&choice.layer], &mut opener);
+    built.is_ok_and(|built| {
+        Started::start(built.stack, opener.into_pump(), RunningCaches::default(), Vec::new()).is_ok()
+    })
 }
 
 /// True where a data disk of a log with several cannot be read. What cannot be looked at is reported when it is opened.

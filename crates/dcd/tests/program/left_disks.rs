@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use crate::common::{MIB, Place, expect, original, tool};
-use crate::remote::Foreign;
+use crate::remote::{Foreign, far, near};
 use crate::several::{HOME, MAIL, POOL, add, bare, is_there, named, of, record, stack, write, written};
 
 fn two() -> Place {
@@ -176,4 +176,101 @@ fn a_free_place_takes_no_disk_that_was_not_added() {
     assert!(!place.path("copy.img.dcd").exists());
     expect(&place.run("remove", &["--disk", "mail"]), 0, "");
     expect(&place.serve().stop(), 0, "");
+}
+
+/// A record of an earlier cache, from a backup of /var/lib/dcd or of another machine, has a way out that loses nothing.
+#[test]
+fn a_record_of_an_earlier_cache_is_named_where_the_log_knows_the_disk() {
+    let far = far(4);
+    let export = far.serve();
+    let place = near(&far, "data", "", "idle-empty = \"3600s\"");
+    place.format();
+    let write = |seed: u8| {
+        let server = place.serve();
+        let mut nbd = place.nbd();
+        (0..20).for_each(|block| nbd.write(block * 8192, &[seed; 4096]).unwrap());
+        nbd.flush().unwrap();
+        nbd.disconnect().unwrap();
+        expect(&server.stop(), 0, "");
+    };
+    write(1);
+    let records = fs::read_dir(place.path("state")).unwrap().map(|entry| entry.unwrap().path());
+    let record = records.into_iter().find(|path| path.extension().is_some_and(|name| name == "dcd")).unwrap();
+    let old = fs::read(&record).unwrap();
+    expect(&place.run("detach", &[]), 0, "");
+    place.format();
+    write(2);
+    write(3);
+    let new = fs::read(&record).unwrap();
+    fs::write(&record, &old).unwrap();
+    let log = fs::read(place.path("log.img")).unwrap();
+    for command in ["serve", "detach", "rescue"] {
+        let refused = place.run(command, &[]);
+        expect(&refused, 3, "another cache is attached to the data disk");
+        expect(&refused, 3, &format!("move {} away", record.display()));
+        assert!(!String::from_utf8_lossy(&refused.stderr).contains("detach"));
+    }
+    assert!(fs::read(place.path("log.img")).unwrap() == log);
+    fs::rename(&record, place.path("away")).unwrap();
+    let server = place.serve();
+    assert!(place.nbd().read(0, 4096).unwrap() == [3; 4096]);
+    expect(&server.stop(), 0, "");
+    // Another disk in its place is no reason to move the record away.
+    expect(&export.stop(), 0, "");
+    fs::write(far.path("disk.img"), original(4 * MIB)).unwrap();
+    let export = far.serve();
+    fs::write(&record, &old).unwrap();
+    let refused = place.run("serve", &[]);
+    expect(&refused, 3, "another cache is attached to the data disk");
+    assert!(!String::from_utf8_lossy(&refused.stderr).contains("away"));
+    fs::write(&record, new).unwrap();
+    drop(export);
+}
+
+/// A leg has its label where a log has its superblock: it is no disk, either.
+#[test]
+fn a_leg_of_a_log_is_taken_for_no_disk() {
+    let mirrored = Place::new();
+    let text = fs::read_to_string(mirrored.stack()).unwrap();
+    let legs = "[device.log]\npath = \"log.img\"\n[device.leg]\npath = \"leg.img\"\n";
+    let text = text
+        .replace("[device.log]\npath = \"log.img\"\n", legs)
+        .replace("log = \"log\"", "log = [\"log\", \"leg\"]");
+    fs::write(mirrored.stack(), text).unwrap();
+    File::create(mirrored.path("leg.img")).unwrap().set_len(8 * MIB).unwrap();
+    mirrored.format();
+    let leg = mirrored.path("leg.img");
+    let place = two();
+    let create = || {
+        let mut dcd = place.dcd();
+        dcd.args(["create", "leg", "--log"]).arg(place.stack()).arg("--data").arg(&leg).output().unwrap()
+    };
+    expect(&create(), 3, "has a leg of the log of the cache");
+    let server = place.serve();
+    expect(&create(), 3, "has a leg of the log of the cache");
+    expect(&server.stop(), 0, "");
+    let other = Place::new();
+    let text = fs::read_to_string(other.stack()).unwrap();
+    fs::write(other.stack(), text.replace("data.img", leg.to_str().unwrap())).unwrap();
+    expect(&other.run("format", &[]), 3, "has a leg of the log of the cache");
+    let text = "export = \"data\"\n[serve]\nnbd = \"unix:nbd.sock\"\n[device.data]\npath = \"LEG\"\n";
+    fs::write(other.stack(), text.replace("LEG", leg.to_str().unwrap())).unwrap();
+    expect(&other.run("serve", &[]), 3, "\"data\" is a leg of the log of the cache");
+    // It is free once its cache was detached.
+    expect(&mirrored.run("detach", &[]), 0, "");
+    expect(&create(), 0, "\"leg\" is data disk 3 of the log");
+}
+
+/// Without an id of the machine, nothing refuses a log that another one serves.
+#[test]
+fn a_machine_without_an_id_is_told() {
+    let mut place = Place::new();
+    place.machine = Some(" ");
+    place.format();
+    let server = place.serve();
+    expect(&server.stop(), 0, "this machine has no id");
+    expect(&place.run("doctor", &[]), 0, "this machine has no id");
+    place.machine = Some("one");
+    let stopped = place.serve().stop();
+    assert!(!String::from_utf8_lossy(&stopped.stderr).contains("no id"));
 }

@@ -269,7 +269,7 @@ fn a_disk_that_another_cache_has_is_refused_and_the_server_goes_on() {
     expect(&dcd.output().unwrap(), 3, "a cache is attached to the data disk already");
     let mut dcd = place.dcd();
     dcd.args(["create", "sofa", "--log"]).arg(place.stack()).arg("--data").arg(&log);
-    expect(&dcd.output().unwrap(), 3, "has a log of a cache on it");
+    expect(&dcd.output().unwrap(), 3, "has the log of the cache");
     let held = other.serve();
     let mut dcd = place.dcd();
     dcd.args(["create", "sofa", "--log"]).arg(place.stack()).arg("--data").arg(&theirs);

@@ -7,13 +7,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
+use dcd_engine::log_cache::format::LogSuperblock;
 
 use super::identity::number_text;
 use super::mark::offset_of;
 use super::place::{BlockDisk, FileDisk, RecordLocation, offset_beside, place, records_in, state_dir};
 use super::store::{RecordError, RecordFile};
 use super::udev::Partition;
-use super::{Attachment, AttachmentState};
+use super::{Attachment, AttachmentState, uuid_text};
 
 /// Returns the attachments of the medium of `device` from other records than its own, at the sectors that they have on `device`.
 ///
@@ -56,11 +57,14 @@ fn of_block(own: &BlockDisk) -> Result<Vec<Attachment>, RecordError> {
 }
 
 /// Finds the record in the state directory that gives a place in the log of a cache to another disk. Records beside files are not found.
-pub fn record_of_disk(cache: &str, disk_uuid: &str) -> Option<PathBuf> {
+pub fn record_of_disk(log: &LogSuperblock, disk: usize) -> Option<PathBuf> {
+    let (cache, id) = (uuid_text(log.cache_uuid), uuid_text(log.uuid_of(disk)));
     let is_it = |own: &Attachment| {
-        own.cache_uuid == cache
-            && own.disk_uuid.as_deref() == Some(disk_uuid)
-            && own.state != AttachmentState::Abandoned
+        let is_disk = match &own.disk_uuid {
+            Some(known) => *known == id,
+            None => own.disk == disk,
+        };
+        own.cache_uuid == cache && is_disk && own.state != AttachmentState::Abandoned
     };
     // A record that cannot be read refuses its own disk.
     let has_it =
