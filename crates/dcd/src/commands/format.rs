@@ -6,7 +6,9 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use dcd_engine::log_cache::format::{LogSuperblock, SEGMENT_BYTES_MAX};
-use dcd_engine::log_cache::offline::{FormatOptions, add_disk, format, is_format_begun, read_superblock};
+use dcd_engine::log_cache::offline::{
+    FormatOptions, add_disk, admit_format, format, is_format_begun, read_superblock,
+};
 use dcd_engine::log_cache::{LogCacheConfig, LogError};
 use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
@@ -292,6 +294,7 @@ fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result
     let mut checks: Vec<Result<(), Failure>> = opened.records.iter().flatten().map(of_disk).collect();
     checks.extend(opened.log_record.iter().map(|record| refuse_data_disk(record, choice, force)));
     checks.push(refuse_log_on_data(opened, choice, force));
+    checks.push(refuse_occupied(&opened.records, &mut opened.log, force));
     let content = refuse_content(&mut opened.log, choice, force);
     let (content, retired) = content.map_or_else(|refusal| (Err(refusal), None), |retired| (Ok(()), retired));
     checks.push(content);
@@ -340,8 +343,23 @@ fn refuse_data_disk(record: &DiskRecord, choice: &CacheChoice, force: bool) -> R
     Ok(admit_overwrite(&record.load_with_others()?, record.extent(), &log, force)?)
 }
 
-/// True for the log of a cache that was detached, and for a log of these disks that has failed or was left out, if each disk is complete
-/// without it.
+/// Refuses a log with data, unless the refusal of one of its disks says how much that is: the records are of other caches.
+fn refuse_occupied(
+    records: &[Option<DiskRecord>],
+    log: &mut dyn BlockDevice,
+    force: bool,
+) -> Result<(), Failure> {
+    let Ok(superblock) = read_superblock(log) else { return Ok(()) };
+    let uuid = uuid_text(superblock.cache_uuid);
+    for record in records.iter().flatten() {
+        if record.load()?.overlapping(record.extent()).is_some_and(|own| own.cache_uuid == uuid) {
+            return Ok(());
+        }
+    }
+    if force { Ok(()) } else { Ok(admit_format(log)?) }
+}
+
+/// True for a log of these disks that has failed or was left out, if each disk is complete without it.
 fn is_out_of_date(records: &[Option<DiskRecord>], log: &mut dyn BlockDevice) -> Result<bool, Failure> {
     let Ok(superblock) = read_superblock(log) else { return Ok(false) };
     if superblock.space().count() > records.len() {
@@ -351,12 +369,11 @@ fn is_out_of_date(records: &[Option<DiskRecord>], log: &mut dyn BlockDevice) -> 
     for record in records {
         let Some(record) = record else { return Ok(false) };
         let all = record.load()?;
-        let is_out_of_date = record.is_retired(&uuid)?
-            || all.overlapping(record.extent()).is_some_and(|attachment| {
-                attachment.state == AttachmentState::Abandoned
-                    && !attachment.may_lose_data()
-                    && attachment.cache_uuid == uuid
-            });
+        let is_out_of_date = all.overlapping(record.extent()).is_some_and(|attachment| {
+            attachment.state == AttachmentState::Abandoned
+                && !attachment.may_lose_data()
+                && attachment.cache_uuid == uuid
+        });
         if !is_out_of_date {
             return Ok(false);
         }

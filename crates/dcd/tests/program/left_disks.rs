@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Output;
 
 use crate::common::{MIB, Place, expect, original, tool};
 use crate::remote::{Foreign, far, near};
@@ -273,4 +274,90 @@ fn a_machine_without_an_id_is_told() {
     place.machine = Some("one");
     let stopped = place.serve().stop();
     assert!(!String::from_utf8_lossy(&stopped.stderr).contains("no id"));
+}
+
+/// A stack file for the log of a place and another disk.
+fn with_other_disk(place: &Place) -> PathBuf {
+    let text = fs::read_to_string(place.stack()).unwrap();
+    let other = place.path("other.toml");
+    fs::write(place.path("other.img"), original(8 * MIB)).unwrap();
+    fs::write(&other, text.replace("data.img", "other.img")).unwrap();
+    other
+}
+
+fn format(place: &Place, stack: &Path, more: &[&str]) -> Output {
+    place.dcd().arg("format").arg(stack).args(more).output().unwrap()
+}
+
+/// A cache with 40 KiB in its log.
+fn dirty() -> Place {
+    let place = Place::new();
+    place.write_stack("idle-empty = \"3600s\"");
+    place.format();
+    let server = place.serve();
+    (0..10).for_each(|block| place.nbd().write(block * 8192, &[7; 4096]).unwrap());
+    expect(&server.stop(), 0, "");
+    place
+}
+
+/// The list of retired caches has the one that was detached in a copy, and one that was discarded: their logs may have the only copy of
+/// data.
+#[test]
+fn a_log_with_data_is_not_free_because_its_cache_was_retired() {
+    let place = dirty();
+    fs::create_dir(place.path("copy")).unwrap();
+    for file in ["data.img", "log.img", "data.img.dcd", "stack.toml"] {
+        fs::copy(place.path(file), place.path("copy").join(file)).unwrap();
+    }
+    let detached = place.dcd().arg("detach").arg(place.path("copy/stack.toml")).output().unwrap();
+    expect(&detached, 0, "40 KiB was written back");
+    let other = with_other_disk(&place);
+    expect(&format(&place, &other, &[]), 3, "40 KiB in it are not on its data disk yet");
+    let server = place.serve();
+    assert!(place.nbd().read(0, 4096).unwrap() == [7; 4096]);
+    expect(&server.stop(), 0, "");
+    // The copy's own log is free, as it says so itself.
+    fs::copy(&other, place.path("copy/other.toml")).unwrap();
+    fs::copy(place.path("other.img"), place.path("copy/other.img")).unwrap();
+    expect(&format(&place, &place.path("copy/other.toml"), &[]), 0, "");
+    // A cache that was discarded while its log was away, or at hand.
+    for is_away in [true, false] {
+        let place = dirty();
+        if is_away {
+            fs::rename(place.path("log.img"), place.path("away")).unwrap();
+        }
+        expect(&place.serve_with(&["--without-cache", "--force"]).stop(), 0, "");
+        if is_away {
+            let text = fs::read_to_string(place.stack()).unwrap();
+            fs::write(place.path("new.toml"), text.replace("log.img", "new.img")).unwrap();
+            File::create(place.path("new.img")).unwrap().set_len(8 * MIB).unwrap();
+            expect(&format(&place, &place.path("new.toml"), &[]), 0, "");
+            fs::rename(place.path("away"), place.path("log.img")).unwrap();
+        }
+        let other = with_other_disk(&place);
+        expect(&format(&place, &other, &[]), 3, "40 KiB in it are not on its data disk yet");
+        expect(&format(&place, &other, &["--force"]), 0, "");
+    }
+}
+
+/// Two stack files name one log: the refusal for the first disk says what the log has of the second.
+#[test]
+fn a_format_tells_what_the_log_has_of_another_disk() {
+    let place = Place::new();
+    place.write_stack("idle-empty = \"3600s\"");
+    place.format();
+    let other = with_other_disk(&place);
+    expect(&format(&place, &other, &[]), 0, "");
+    let own = fs::read_to_string(place.stack()).unwrap();
+    fs::copy(&other, place.stack()).unwrap();
+    let server = place.serve();
+    (0..10).for_each(|block| place.nbd().write(block * 8192, &[7; 4096]).unwrap());
+    expect(&server.stop(), 0, "");
+    fs::write(place.stack(), own).unwrap();
+    let refused = place.run("serve", &[]);
+    expect(&refused, 3, "another cache is attached to the data disk");
+    assert!(!String::from_utf8_lossy(&refused.stderr).contains("may be an old one"), "it is another disk");
+    let refused = place.run("format", &[]);
+    expect(&refused, 3, "a cache is attached to the data disk already");
+    expect(&refused, 3, "40 KiB in it are not on its data disk yet");
 }

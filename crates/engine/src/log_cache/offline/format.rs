@@ -6,7 +6,7 @@
 //! records in them carry another cache's UUID.
 
 use super::measure::{FORMAT_TIME_MAX, measure};
-use super::superblock::{read_copies, write_superblock};
+use super::superblock::{read_copies, read_superblock, write_superblock};
 use super::{LogError, Newest, human, uuid};
 use crate::log_cache::fingerprint::Fingerprint;
 use crate::log_cache::format::*;
@@ -63,9 +63,8 @@ pub fn format(
     options: &FormatOptions,
 ) -> Result<LogSuperblock, LogError> {
     let mut superblock = plan(log, data, options)?;
-    let copies = read_copies(log);
     if !options.force {
-        refuse_where_occupied(log, copies?.as_slice())?;
+        admit_format(log)?;
     }
     // Data that the fingerprint covers must not be lost with the disk's cache.
     data.flush().map_err(LogError::io("flushing the data disk"))?;
@@ -182,12 +181,10 @@ fn segment_bytes_for(log_sectors: u64) -> u32 {
     sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_MAX)
 }
 
-fn refuse_where_occupied(
-    log: &mut dyn BlockDevice,
-    copies: &[Result<LogSuperblock, LogSuperblockError>],
-) -> Result<(), LogError> {
+/// Refuses to format a log that may have data that its disk lacks. Reads only.
+pub fn admit_format(log: &mut dyn BlockDevice) -> Result<(), LogError> {
     let occupied = |uuid: String, state: String| Err(LogError::Occupied { uuid, state });
-    let superblock = match super::live_superblock(&[copies[0].clone(), copies[1].clone()]) {
+    let superblock = match read_superblock(log) {
         Ok(superblock) => superblock,
         Err(LogError::NotFormatted) => return Ok(()),
         Err(LogError::NoSuperblock(..)) => {
@@ -196,7 +193,8 @@ fn refuse_where_occupied(
         Err(error) => return Err(error),
     };
     let name = uuid(&superblock.cache_uuid);
-    if superblock.state.is_out_of_use() {
+    // One that was given up may have the only copy of data.
+    if superblock.state == LogState::Detached {
         return Ok(());
     }
     let mut newest = Newest::new(superblock.log_block_sectors());
