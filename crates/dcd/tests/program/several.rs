@@ -232,7 +232,7 @@ fn disks_in_other_places_and_of_other_logs_are_refused_and_nothing_is_changed() 
     expect(&place.run("rescue", &[]), 3, "the log is that of 3 data disks, but is used with 2");
     let more = ("more", 1);
     stack(&place, &[HOME, MAIL, POOL, more], "");
-    expect(&place.run("serve", &[]), 3, "the log is that of 3 data disks, but is used with 4");
+    expect(&place.run("serve", &[]), 3, "\"more\" is no data disk of this log, or none any more");
     // The disk of one log is not given to another one.
     let other = Place::new();
     fs::write(
@@ -370,11 +370,11 @@ fn an_addition_and_a_removal_that_were_cut_off_are_repeated() {
     expect(&place.run("remove", &["--disk", "pool"]), 0, "");
     put(1, &before);
     put(2, &before);
-    expect(&place.run("serve", &[]), 3, "\"pool\" is no data disk of this log any more");
+    expect(&place.run("serve", &[]), 3, "\"pool\" is no data disk of this log, or none any more");
     expect(&place.run("remove", &["--disk", "pool"]), 0, "0 B of the log were written back");
     // Only the stack file has it.
     put(1, &before);
-    expect(&place.run("serve", &[]), 3, "no cache is attached to this file");
+    expect(&place.run("serve", &[]), 3, "\"pool\" is no data disk of this log, or none any more");
     expect(&place.run("remove", &["--disk", "pool"]), 0, "");
     assert!(bare(&place, "pool") == written(POOL, 3));
     let server = place.serve();
