@@ -41,7 +41,7 @@ use crate::progress::Progress;
 use crate::session::absent::missing_disk;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::judge::{admit_machine, has_left_log, judge_cache, no_disk_of_this_log};
+use crate::session::judge::{admit_left, admit_machine, has_left_log, judge_cache, no_disk_of_this_log};
 use crate::session::machine;
 use crate::session::open::OpenedCache;
 use crate::session::overwrite::log_in_use;
@@ -359,7 +359,11 @@ fn forget(own: &CacheChoice) {
 /// True if the log has the disk: not after a removal that was cut off.
 fn is_in_log(own: &CacheChoice) -> Result<bool, Failure> {
     let (cache, _) = inspect(own)?;
-    Ok(cache.superblock.as_ref().is_none_or(|superblock| !has_left_log(own, &cache, superblock)))
+    if cache.superblock.as_ref().is_none_or(|superblock| !has_left_log(own, &cache, superblock)) {
+        return Ok(true);
+    }
+    admit_left(own, &cache)?;
+    Ok(false)
 }
 
 /// The text of a stack file without a disk, which another command may have taken out already.

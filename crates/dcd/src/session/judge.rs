@@ -229,9 +229,13 @@ fn admit_cache(
             LogSeen::Present { .. } => Ok(None),
         };
     };
-    admit_place(choice, seen)?;
+    if is_at_rest(record) {
+        admit_place(choice, seen)?;
+    }
+    // An old copy of the log may lack a disk that was added since.
     let start = admit_log(choice, record, &seen.log)
         .map_err(|refusal| others_first(choice, record, only_this_one(choice, refusal)))?;
+    admit_place(choice, seen)?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
 }
@@ -296,6 +300,20 @@ fn stale_record(record: &Path, refusal: Refusal) -> Refusal {
              name the right data disk in the stack file, or the right log"
         ),
     )
+}
+
+/// True where no record calls a cache of the disk in use: the disk has none, or has left its log.
+fn is_at_rest(record: &RecordSeen) -> bool {
+    let own = record.all.of(record.extent);
+    own.is_none_or(|own| own.state == AttachmentState::Abandoned && !own.may_lose_data())
+}
+
+/// Decides if a disk that the log does not have may be taken out of the stack file: not by an old copy of the log.
+pub fn admit_left(choice: &CacheChoice, seen: &CacheSeen) -> Result<(), Refusal> {
+    match seen.record.as_ref().filter(|record| !is_at_rest(record)) {
+        Some(record) => admit_log(choice, record, &seen.log).map(|_| ()),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a data disk in the place of another one of the same log: it would get the other's data.

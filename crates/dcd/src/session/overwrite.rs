@@ -72,7 +72,8 @@ fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
 
 /// Describes the log of a cache that may be in use, or a leg of one, on a device that is to be a disk; none if there is none.
 pub fn log_in_use(device: &mut dyn BlockDevice) -> Option<String> {
-    let is_leg = Label::read(device).is_ok();
+    // A file system that was made over a leg may leave one of its labels.
+    let is_leg = Label::read(device).is_ok() && !holds_foreign(device).unwrap_or(false);
     let found = if is_leg { read_superblock(&mut LegContent(device)) } else { read_superblock(device) };
     let part = if is_leg { "a leg of the log" } else { "the log" };
     match found {

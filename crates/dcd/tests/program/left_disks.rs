@@ -228,6 +228,28 @@ fn a_record_of_an_earlier_cache_is_named_where_the_log_knows_the_disk() {
     drop(export);
 }
 
+/// The copy lacks a disk that was added since: that is no reason to take the disk out of the stack file.
+#[test]
+fn an_old_copy_of_the_log_removes_no_disk() {
+    let place = two();
+    fs::write(place.path("pool.img"), original(POOL.1 * MIB)).unwrap();
+    expect(&add(&place, "pool", "pool.img"), 0, "");
+    expect(&place.run("remove", &["--disk", "mail"]), 0, "");
+    fs::copy(place.path("log.img"), place.path("old.img")).unwrap();
+    expect(&add(&place, "mail", "mail.img"), 0, "\"mail\" is data disk 2 of the log");
+    let server = place.serve();
+    write(&place, "mail", 2);
+    expect(&server.stop(), 0, "");
+    fs::rename(place.path("log.img"), place.path("away")).unwrap();
+    fs::rename(place.path("old.img"), place.path("log.img")).unwrap();
+    expect(&place.run("serve", &[]), 3, "is an old copy");
+    expect(&place.run("remove", &["--disk", "mail"]), 3, "is an old copy");
+    fs::rename(place.path("away"), place.path("log.img")).unwrap();
+    let server = place.serve();
+    assert!(is_there(&place, MAIL, 2));
+    expect(&server.stop(), 0, "");
+}
+
 /// A leg has its label where a log has its superblock: it is no disk, either.
 #[test]
 fn a_leg_of_a_log_is_taken_for_no_disk() {
