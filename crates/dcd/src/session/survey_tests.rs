@@ -1,6 +1,6 @@
 //! Surveys of devices in RAM, and of devices that are missing.
 
-use dcd_engine::log_cache::format::SUPERBLOCK_SECTORS;
+use dcd_engine::log_cache::format::{LogState, SUPERBLOCK_SECTORS};
 use dcd_engine::log_cache::offline::{FormatOptions, format};
 use dcd_engine::mirror::offline::create;
 use dcd_engine::{Buf, Lba};
