@@ -46,7 +46,7 @@ clean() {
     rm -f /dev/dcd-container.$$.data /dev/dcd-container.$$.log
     [ ${#loops[@]} -eq 0 ] || losetup --detach "${loops[@]}"
     # Where a server was killed for good.
-    rm -f "/dev/shm/dcd-${cache//-/}"
+    rm -f "/dev/shm/dcd-${cache//-/}"-*
     rm -rf --one-file-system "$work"
 }
 trap clean EXIT

@@ -29,43 +29,29 @@ pub struct MemoryDirectory {
     is_in_ram: bool,
     makes: bool,
     patience: Duration,
+    random: File,
 }
 
 impl MemoryDirectory {
-    /// Uses a directory; nothing is found or made there unless it lies in RAM. `makes`: new memory may be made there, not only found.
+    /// Uses a directory; nothing is found or made there unless it lies in RAM. `makes`: memory may be made and removed there, not only found.
     pub fn open(path: &Path, makes: bool) -> io::Result<MemoryDirectory> {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&hex, 16).map_err(io::Error::other)?.to_be_bytes();
         let is_in_ram = is_in_ram(path).unwrap_or(false);
         let patience = if makes { PATIENCE } else { Duration::ZERO };
-        Ok(MemoryDirectory { path: path.to_owned(), boot, is_in_ram, makes: makes && is_in_ram, patience })
+        let (path, makes, random) = (path.to_owned(), makes && is_in_ram, File::open("/dev/urandom")?);
+        Ok(MemoryDirectory { path, boot, is_in_ram, makes, patience, random })
     }
 
-    /// Returns the path of the memory of a cache.
-    pub fn path_of(&self, cache: &[u8; 16]) -> PathBuf {
-        self.path.join(format!("dcd-{:032x}", u128::from_be_bytes(*cache)))
+    /// Returns the path of memory of a cache.
+    pub fn path_of(&self, cache: &[u8; 16], number: u32) -> PathBuf {
+        let cache = format!("dcd-{:032x}", u128::from_be_bytes(*cache));
+        self.path.join(if number == 0 { cache } else { format!("{cache}-{number:08x}") })
     }
 
-    fn opened(&self, cache: &[u8; 16]) -> Option<File> {
-        self.is_in_ram.then(|| opened(&self.path_of(cache))).flatten()
-    }
-
-    fn map(&self, path: &Path, bytes: usize) -> io::Result<Mapping> {
-        let new = path.with_extension("new");
-        // Left by a process that was killed here.
-        let _ = fs::remove_file(&new);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let file = options.open(&new)?;
-        let mapped = Mapping::new(file, bytes, path).and_then(|mapping| {
-            fs::rename(&new, path)?;
-            Ok(mapping)
-        });
-        if mapped.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        mapped
+    fn opened(&self, cache: &[u8; 16], number: u32) -> Option<File> {
+        self.is_in_ram.then(|| opened(&self.path_of(cache, number))).flatten()
     }
 }
 
@@ -89,32 +75,34 @@ impl MemoryPlace for MemoryDirectory {
         self.boot
     }
 
-    fn find(&mut self, cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse> {
-        let Some(file) = self.opened(cache) else { return Ok(None) };
+    fn draw(&mut self, cache: &[u8; 16], max: u32) -> Option<u32> {
+        loop {
+            let mut bytes = [0; 4];
+            self.random.read_exact(&mut bytes).ok()?;
+            let number = u32::from_ne_bytes(bytes) % max + 1;
+            if fs::symlink_metadata(self.path_of(cache, number)).is_err() {
+                return Some(number);
+            }
+        }
+    }
+
+    fn find(&mut self, cache: &[u8; 16], number: u32) -> Result<Option<Vec<u8>>, MemoryInUse> {
+        let Some(file) = self.opened(cache, number) else { return Ok(None) };
         wait_for(&file, self.patience)?;
         let mut bytes = Vec::new();
         let read = file.take(BYTES_MAX).read_to_end(&mut bytes);
         Ok(read.is_ok().then_some(bytes))
     }
 
-    fn make(&mut self, cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
-        let path = self.path_of(cache);
-        let is_free = || self.opened(cache).is_none_or(|old| wait_for(&old, self.patience).is_ok());
-        if !self.makes || !is_free() {
-            return None;
-        }
-        let mapping = self.map(&path, bytes);
-        if mapping.is_err() {
-            // Nothing in it is needed any more.
-            let _ = fs::remove_file(&path);
-        }
-        Some(Box::new(mapping.ok()?))
+    fn make(&mut self, cache: &[u8; 16], number: u32, bytes: usize) -> Option<Box<dyn SharedMemory>> {
+        let made = self.makes.then(|| Mapping::make(&self.path_of(cache, number), bytes))?;
+        Some(Box::new(made.ok()?))
     }
 
-    fn forget(&mut self, cache: &[u8; 16]) {
-        let left = self.opened(cache).filter(|_| self.makes);
+    fn forget(&mut self, cache: &[u8; 16], number: u32) {
+        let left = self.opened(cache, number).filter(|_| self.makes);
         if left.is_some_and(|file| lock(&file, libc::LOCK_EX).is_ok()) {
-            let _ = fs::remove_file(self.path_of(cache));
+            let _ = fs::remove_file(self.path_of(cache, number));
         }
     }
 }
@@ -161,6 +149,17 @@ struct Mapping {
 }
 
 impl Mapping {
+    /// Makes a new file, and maps it.
+    fn make(path: &Path, bytes: usize) -> io::Result<Mapping> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let mapped = Mapping::new(options.open(path)?, bytes, path);
+        if mapped.is_err() {
+            let _ = fs::remove_file(path);
+        }
+        mapped
+    }
+
     /// Gives an empty file its size, and maps it. All its pages are allocated first: later a lack of memory would kill the process.
     fn new(file: File, bytes: usize, path: &Path) -> io::Result<Mapping> {
         lock(&file, libc::LOCK_EX)?;
@@ -239,24 +238,23 @@ mod tests {
     fn what_was_stored_is_found_until_it_is_replaced_or_removed() {
         let Some(directory) = in_ram() else { return };
         let mut place = MemoryDirectory::open(directory.path(), true).unwrap();
-        assert_eq!(place.find(&CACHE), Ok(None));
-        let mut memory = place.make(&CACHE, 10_000).unwrap();
+        assert_eq!(place.find(&CACHE, 5), Ok(None));
+        let mut memory = place.make(&CACHE, 5, 10_000).unwrap();
         memory.store(100, b"answered");
         memory.mark(8, 77);
-        assert_eq!(place.find(&CACHE), Err(MemoryInUse), "its process may still answer");
-        assert!(place.make(&CACHE, 4096).is_none(), "a copy of the cache does not take it away");
-        place.forget(&CACHE);
+        assert_eq!(place.find(&CACHE, 5), Err(MemoryInUse), "its process may still answer");
+        assert!(place.make(&CACHE, 5, 4096).is_none(), "nothing takes it away");
+        place.forget(&CACHE, 5);
         drop(memory);
         let mut looks = MemoryDirectory::open(directory.path(), false).unwrap();
-        looks.forget(&CACHE);
-        let found = looks.find(&CACHE).unwrap().expect("a look removes nothing");
+        looks.forget(&CACHE, 5);
+        place.make(&CACHE, 6, 5000).unwrap().remove();
+        place.forget(&CACHE, 0);
+        let found = looks.find(&CACHE, 5).unwrap().expect("a look removes nothing");
         assert_eq!((found.len(), &found[100..108], found[8]), (10_000, &b"answered"[..], 77));
-        drop(place.make(&CACHE, 5000).unwrap());
-        assert_eq!(place.find(&CACHE), Ok(Some(vec![0; 5000])), "new memory is in its place at once");
-        place.make(&CACHE, 5000).unwrap().remove();
-        assert_eq!(place.find(&CACHE), Ok(None));
-        drop(place.make(&CACHE, 5000));
-        place.forget(&CACHE);
+        assert_eq!((place.find(&CACHE, 6), place.find(&CACHE, 0)), (Ok(None), Ok(None)));
+        assert_eq!((1..100).find(|_| place.draw(&CACHE, 6) == Some(5)), None, "the number is in use");
+        place.forget(&CACHE, 5);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
     }
 
@@ -264,20 +262,20 @@ mod tests {
     fn only_private_files_in_ram_are_believed() {
         let Some(directory) = in_ram() else { return };
         let mut place = MemoryDirectory::open(directory.path(), true).unwrap();
-        drop(place.make(&CACHE, 4096).unwrap());
-        let path = place.path_of(&CACHE);
+        drop(place.make(&CACHE, 5, 4096).unwrap());
+        let path = place.path_of(&CACHE, 5);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
-        assert_eq!(place.find(&CACHE), Ok(None), "another user could have written it");
+        assert_eq!(place.find(&CACHE, 5), Ok(None), "another user could have written it");
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
-        assert_eq!(place.find(&CACHE), Ok(None), "links are not followed");
+        assert_eq!(place.find(&CACHE, 5), Ok(None), "links are not followed");
         let mut on_disk = MemoryDirectory::open(Path::new("/proc"), true).unwrap();
         assert!(
-            on_disk.make(&CACHE, 4096).is_none() && on_disk.find(&CACHE) == Ok(None),
+            on_disk.make(&CACHE, 5, 4096).is_none() && on_disk.find(&CACHE, 5) == Ok(None),
             "/proc keeps nothing"
         );
-        let no_room = MemoryDirectory::open(directory.path(), true).unwrap().make(&CACHE, 1 << 46);
+        let no_room = MemoryDirectory::open(directory.path(), true).unwrap().make(&CACHE, 6, 1 << 46);
         assert!(no_room.is_none(), "without room the old way remains");
     }
 }

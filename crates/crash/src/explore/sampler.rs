@@ -111,7 +111,9 @@ pub(super) fn cut(disks: &[MemDisk], memory: Option<&SimMemory>, at: Nanos, rng:
     let disks = disks.iter().map(|disk| one(disk, rng)).collect();
     left.boot += 1;
     if memory.is_some() {
-        left.content.take_if(|_| !rng.chance(OTHER_BOOT));
+        if !rng.chance(OTHER_BOOT) {
+            left.content.clear();
+        }
         left.hidden = rng.chance(HIDDEN);
     }
     Cut { disks, left, at, killed: false, only_killed: false, holes, log_is_spare: false, how }

@@ -378,15 +378,6 @@ pub fn memory_place(purpose: Purpose) -> Option<MemoryDirectory> {
     MemoryDirectory::open(&directory, purpose != Purpose::Look).ok()
 }
 
-/// Removes memory that a killed server has left for a cache that is out of use now.
-pub fn forget_memory(cache: &str) {
-    let digits: String = cache.split('-').collect();
-    if let (Some(mut memory), Ok(cache)) = (memory_place(Purpose::Change), u128::from_str_radix(&digits, 16))
-    {
-        memory.forget(&cache.to_be_bytes());
-    }
-}
-
 /// Tries again for a moment while something is in use: the kernel takes some milliseconds to close what a killed server
 /// held, and a restart must not fail because of that.
 pub fn patiently<T, E>(

@@ -231,6 +231,59 @@ fn rule_15_a_detach_after_a_kill_writes_back_what_memory_has() {
     assert_eq!(left, 0, "nobody needs it any more");
 }
 
+/// A cache and a copy of its files have the same UUID, and count the same activations and records.
+#[test]
+fn rule_15_memory_of_a_copy_is_neither_taken_nor_removed() {
+    for is_stopped in [true, false] {
+        let (mut place, mut copy) = (Place::new(), Place::new());
+        if place.memory.is_none() {
+            return eprintln!("SKIPPED: /dev/shm cannot be written");
+        }
+        for place in [&place, &copy] {
+            place.add_to_serve("nbd-recovery = true\n");
+        }
+        place.format();
+        place.serve().stop();
+        for name in ["log.img", "data.img", "data.img.dcd"] {
+            std::fs::copy(place.path(name), copy.path(name)).unwrap();
+        }
+        let write = |place: &Place, block: u64, version: u64, flush: bool| {
+            let mut nbd = place.nbd();
+            nbd.write(block * BLOCK as u64, &stamp(block, version)).unwrap();
+            if flush {
+                nbd.flush().unwrap();
+            }
+        };
+        let server = place.serve();
+        (0..3).for_each(|block| write(&place, block, 1, is_stopped));
+        if is_stopped {
+            drop(server.stop())
+        } else {
+            server.kill()
+        }
+        std::mem::swap(&mut place.memory, &mut copy.memory);
+        let server = copy.serve();
+        (10..13).for_each(|block| write(&copy, block, 2, is_stopped));
+        write(&copy, 0, 2, false);
+        server.kill();
+        std::mem::swap(&mut place.memory, &mut copy.memory);
+        if is_stopped {
+            expect(&place.run("detach", &[]), 0, "");
+            assert!(place.bare()[..BLOCK] == stamp(0, 1), "it was flushed");
+        } else {
+            let server = place.serve();
+            assert!((0..3).all(|block| place.nbd().read(block * 4096, BLOCK).unwrap() == stamp(block, 1)));
+            server.stop();
+        }
+        std::mem::swap(&mut place.memory, &mut copy.memory);
+        let server = copy.serve();
+        assert!(copy.nbd().read(0, BLOCK).unwrap() == stamp(0, 2), "nothing has removed the copy's memory");
+        server.stop();
+        let left = std::fs::read_dir(copy.memory.as_ref().unwrap().path()).unwrap().count();
+        assert_eq!(left, 0, "nobody needs it any more");
+    }
+}
+
 /// A file system on a device that outlives its server would see its disk go back in time.
 #[test]
 fn rule_15_memory_that_is_gone_while_the_machine_runs_is_missed() {

@@ -158,7 +158,9 @@ pub fn activate(
     let before = superblock.clone();
     begin_epoch(&mut superblock, from.is_some(), &walked, &kept);
     superblock.machine = config.machine;
-    superblock.memory = None;
+    let answers = memory.as_deref_mut().filter(|_| config.promise != Promise::Always);
+    let drawn = answers.and_then(|it| it.draw(&superblock.cache_uuid, MemoryMark::NUMBER_MAX));
+    superblock.memory = drawn.map(MemoryMark::new);
     for disk in (0..disks).filter(|disk| !config.is_missing(*disk)) {
         flush_data(&mut PortDevice { ports: below, port: data_port(disk) })?;
     }
@@ -167,27 +169,27 @@ pub fn activate(
         copies::level(&mut device, &before, &walked.to_level, config.canary)?;
     }
     write_superblock(&mut device, &mut superblock)?;
+    // The log has everything in it.
+    if let (Some(memory), Some(mark)) = (memory.as_deref_mut(), before.memory) {
+        memory.forget(&before.cache_uuid, mark.number);
+    }
     let mut core = begin(config, superblock, kept, index, ring, &walked, below);
     core.taken = taken;
     core.accepted_damage = walked.damage;
-    if let Some(memory) = memory {
-        let needs = core.config.promise != Promise::Always;
-        match needs.then(|| make_memory(memory, &core.log)).flatten() {
-            Some(answers) => {
-                let mark = MemoryMark::new(&memory.boot(), core.config.outlives_server);
-                core.log.remember(answers, mark, &mut PortDevice { ports: below, port: LOG })?;
-            }
-            None => memory.forget(&core.log.superblock().cache_uuid),
-        }
+    if let (Some(memory), Some(mark)) = (memory, core.log.superblock().memory)
+        && let Some(answers) = make_memory(memory, mark.number, &core.log)
+    {
+        let mark = mark.in_use(&memory.boot(), core.config.outlives_server);
+        core.log.remember(answers, mark, &mut PortDevice { ports: below, port: LOG })?;
     }
     Ok(core)
 }
 
-/// Makes memory for this activation, in place of that of the last one: the log has everything in it.
-fn make_memory(memory: &mut dyn MemoryPlace, log: &Log) -> Option<Answers> {
+/// Makes memory for this activation. The superblock has its number already, so a start after a kill in between leaves no memory behind.
+fn make_memory(memory: &mut dyn MemoryPlace, number: u32, log: &Log) -> Option<Answers> {
     let superblock = log.superblock();
-    let made = memory.make(&superblock.cache_uuid, Answers::bytes_for(log.buffers_bytes()))?;
-    Answers::new(made, memory.boot(), superblock.cache_uuid, superblock.epoch)
+    let made = memory.make(&superblock.cache_uuid, number, Answers::bytes_for(log.buffers_bytes()))?;
+    Answers::new(made, memory.boot(), superblock, number)
 }
 
 /// Refuses other data disks than those of the log, and settings for one disk.

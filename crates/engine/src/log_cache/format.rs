@@ -55,6 +55,10 @@ pub const FINGERPRINT_BLOCKS: usize = 2 * FINGERPRINT_END_BLOCKS;
 const FLAG_EXACT: u32 = 1;
 /// Set if the block after the superblock has the checksums of sectors at the ends.
 const FLAG_SECTOR_SUMS: u32 = 2;
+/// Set if clients outlive the server, where the memory has a number: older programs, which do not find that memory, take all to do so.
+const FLAG_RELIED_ON: u32 = 4;
+/// The bits of the flags from here on are the number of the memory.
+const MEMORY_NUMBER_SHIFT: u32 = 3;
 
 /// State in which the cache was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,27 +257,54 @@ pub struct LogSuperblock {
     pub kept_seq: u64,
     /// The machine that serves the log, or served it last; 0: not known.
     pub machine: u64,
-    /// Memory that holds answered writes which the log may lack; none while nothing relies on it.
+    /// Memory that holds answered writes which the log may lack; none if there is none.
     pub memory: Option<MemoryMark>,
 }
 
 /// Mark of a log whose server answers from memory that outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryMark {
-    /// 31 bits that identify the boot.
+    /// Tells the memory of this activation from that of a copy of the log; 0 in logs of older programs.
+    pub number: u32,
+    /// 31 bits that identify the boot; 0: nothing was answered from the memory yet, and it may not be there.
     boot: u32,
     /// Clients outlive the server: they may still rely on every answer.
     pub is_relied_on: bool,
 }
 
 impl MemoryMark {
-    pub fn new(boot: &[u8; 16], is_relied_on: bool) -> MemoryMark {
-        MemoryMark { boot: (crc32c::crc32c(boot) >> 1).max(1), is_relied_on }
+    /// Maximum of `number`.
+    pub const NUMBER_MAX: u32 = u32::MAX >> MEMORY_NUMBER_SHIFT;
+
+    /// Names memory that is not in use yet.
+    pub const fn new(number: u32) -> MemoryMark {
+        MemoryMark { number, boot: 0, is_relied_on: false }
     }
 
-    /// True for memory of this boot: it must be there as long as the machine runs.
+    /// Marks the memory as in use from now on.
+    pub fn in_use(self, boot: &[u8; 16], is_relied_on: bool) -> MemoryMark {
+        MemoryMark { number: self.number, boot: (crc32c::crc32c(boot) >> 1).max(1), is_relied_on }
+    }
+
+    /// True for memory in use of this boot: it must be there as long as the machine runs.
     pub fn is_of(&self, boot: &[u8; 16]) -> bool {
-        self.boot == MemoryMark::new(boot, false).boot
+        self.boot == self.in_use(boot, false).boot
+    }
+
+    fn decode(bytes: &LogSuperblockBytes) -> Option<MemoryMark> {
+        let (word, flags) = (bytes.memory.get(), bytes.fingerprint_flags.get());
+        let number = flags >> MEMORY_NUMBER_SHIFT;
+        let is_relied_on = if number == 0 { word & 1 == 1 } else { flags & FLAG_RELIED_ON != 0 };
+        (word != 0 || number != 0).then_some(MemoryMark { number, boot: word >> 1, is_relied_on })
+    }
+
+    fn encode(&self, bytes: &mut LogSuperblockBytes) {
+        let is_refused = self.boot != 0 && (self.is_relied_on || self.number != 0);
+        bytes.memory = (self.boot << 1 | u32::from(is_refused)).into();
+        if self.number != 0 {
+            let flags = self.number << MEMORY_NUMBER_SHIFT | u32::from(self.is_relied_on) * FLAG_RELIED_ON;
+            bytes.fingerprint_flags = (bytes.fingerprint_flags.get() | flags).into();
+        }
     }
 }
 
@@ -313,7 +344,9 @@ impl LogSuperblock {
         }
         bytes.spindle = SpindleBytes::new(&self.spindle);
         bytes.machine = self.machine.into();
-        bytes.memory = self.memory.map_or(0, |mark| mark.boot << 1 | u32::from(mark.is_relied_on)).into();
+        if let Some(memory) = &self.memory {
+            memory.encode(bytes);
+        }
         bytes.crc = crc32c::crc32c(bytes.as_bytes()).into();
         area
     }
@@ -432,10 +465,7 @@ impl LogSuperblock {
             kept_seq: bytes.kept_seq.get(),
             live_sector: bytes.live_sector.get(),
             machine: bytes.machine.get(),
-            memory: match bytes.memory.get() {
-                0 => None,
-                word => Some(MemoryMark { boot: word >> 1, is_relied_on: word & 1 == 1 }),
-            },
+            memory: MemoryMark::decode(&bytes),
         };
         superblock.validate()?;
         superblock.fingerprint = decode_fingerprint(&bytes, behind)?;
@@ -960,8 +990,23 @@ mod tests {
             }),
             kept_seq: 2,
             machine: 0x77,
-            memory: Some(MemoryMark::new(&[3; 16], true)),
+            memory: Some(MemoryMark::new(0).in_use(&[3; 16], true)),
             live_sector: 32,
+        }
+    }
+
+    /// An older program does not find memory with a number: it takes its clients to outlive the server, and refuses the log.
+    #[test]
+    fn memory_with_a_number_is_missed_by_an_older_program() {
+        for number in [1, 77, MemoryMark::NUMBER_MAX] {
+            let named = MemoryMark::new(number);
+            for memory in [named, named.in_use(&[3; 16], true), named.in_use(&[3; 16], false)] {
+                let superblock = LogSuperblock { memory: Some(memory), ..superblock() };
+                let bytes = superblock.encode();
+                assert_eq!(LogSuperblock::decode(bytes.as_bytes()), Ok(superblock));
+                let word = bytes.superblock.memory.get();
+                assert_eq!((word != 0, word & 1 == 1), (memory != named, memory != named));
+            }
         }
     }
 

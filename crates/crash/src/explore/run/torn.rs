@@ -58,7 +58,7 @@ impl ExplorerRun {
     pub(super) fn lose_memory(&mut self, cut: &mut Cut) -> bool {
         let is_lost = self.rig.memory.is_some() && cut.killed && self.rng.chance(MEMORY_LOST);
         if is_lost {
-            cut.left.content = None;
+            cut.left.content.clear();
             cut.how.push_str(", the memory is lost");
         }
         is_lost

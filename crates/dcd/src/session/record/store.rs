@@ -17,7 +17,6 @@ use super::mark::{MarkedFile, RecordMark};
 use super::place::{BlockDisk, FileDisk, RecordLocation, array_places, place, state_dir};
 use super::retired::{is_retired, retire};
 use super::{Attachment, AttachmentState, Attachments};
-use crate::session::devices::forget_memory;
 
 const FORMAT: &str = "dcd attachment record";
 const VERSION: u32 = 1;
@@ -287,7 +286,6 @@ impl RecordFile {
             gone.clear();
         }
         let retired = retire(&self.state_dir, &gone);
-        gone.iter().for_each(|cache| forget_memory(cache));
         if attachments.0.is_empty() {
             let is_marked = self.mark(attachments);
             if let (Err(error), false) = (retired, is_marked || self.is_array) {

@@ -24,6 +24,8 @@ pub enum Ignored {
     Version,
     #[error("it is of another cache")]
     Cache,
+    #[error("it is of a copy of this cache")]
+    Copy,
     #[error("it is of an earlier boot")]
     Boot,
     #[error("it is of activation {found}, and the log was last served by activation {log}")]
@@ -61,13 +63,13 @@ pub fn found(
     walked: &Walked,
     canary: Planted<LogCanary>,
 ) -> Result<Vec<AnswerRecord>, Ignored> {
-    let is_marked = superblock.memory.is_some_and(|mark| mark.is_of(&boot));
+    let Some(mark) = superblock.memory else { return Ok(Vec::new()) };
     let Ok((head, _)) = HeadBytes::read_from_prefix(bytes) else { return Err(Ignored::NotWhole) };
     if bytes.len() < HEAD_BYTES {
         return Err(Ignored::NotWhole);
     }
     if head.magic.get() == 0 {
-        return if is_marked { Err(Ignored::NotWhole) } else { Ok(Vec::new()) };
+        return if mark.is_of(&boot) { Err(Ignored::NotWhole) } else { Ok(Vec::new()) };
     }
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     let (start, end) = (number(START_AT), number(END_AT));
@@ -78,33 +80,28 @@ pub fn found(
         return Err(Ignored::Version);
     }
     let (epoch, log) = (head.epoch.get(), walked.epoch_max);
-    if start == end && (epoch == log || !is_marked) {
-        return Ok(Vec::new());
-    }
     if head.cache_uuid != superblock.cache_uuid {
         return Err(Ignored::Cache);
+    }
+    if head.number.get() != mark.number {
+        return Err(Ignored::Copy);
+    }
+    if start == end && epoch == log {
+        return Ok(Vec::new());
     }
     let any = canary.is_any(|canary| matches!(canary, LogCanary::ForeignAnswers | LogCanary::OldAnswers));
     if head.boot != boot && !any {
         return Err(Ignored::Boot);
     }
-    let capacity = head.capacity.get();
+    let capacity = u64::from(head.capacity.get());
     let ring = bytes[HEAD_BYTES..].get(..usize::try_from(capacity).unwrap_or(usize::MAX));
     let ring = ring.filter(|_| start < end && end - start <= capacity).ok_or(Ignored::NotWhole)?;
     let reader = RingReader { ring, position: start, end, superblock, epoch: if any { log } else { epoch } };
     let records = reader.records().ok_or(Ignored::NotWhole)?;
-    let (first, last) = match (records.first(), records.last()) {
-        (Some(first), Some(last)) => (first.seq, last.seq),
-        _ => return Ok(Vec::new()),
-    };
     if epoch != log && !any {
-        // The next activation has taken everything in, and did not come to replace the memory.
-        let taken = !is_marked
-            && epoch + 1 == superblock.epoch
-            && log == superblock.epoch
-            && last < superblock.epoch_start_seq;
-        return if taken { Ok(Vec::new()) } else { Err(Ignored::Epoch { found: epoch, log }) };
+        return Err(Ignored::Epoch { found: epoch, log });
     }
+    let Some(first) = records.first().map(|first| first.seq) else { return Ok(Vec::new()) };
     let next = walked.next_seq + walked.records_dropped;
     match first > next && records[0].behind < next && !canary.is(LogCanary::OldAnswers) {
         true => Err(Ignored::Gap { first, next }),
@@ -121,8 +118,9 @@ pub fn take_in(
     walked: &Walked,
     canary: Planted<LogCanary>,
 ) -> Result<Taken, LogError> {
-    let mark = superblock.memory.filter(|mark| mark.is_of(&memory.boot()));
-    let found = match memory.find(&superblock.cache_uuid)? {
+    let Some(named) = superblock.memory else { return Ok(Taken::default()) };
+    let mark = Some(named).filter(|mark| mark.is_of(&memory.boot()));
+    let found = match memory.find(&superblock.cache_uuid, named.number)? {
         Some(bytes) => found(&bytes, memory.boot(), superblock, walked, canary),
         None if mark.is_some() && !canary.is(LogCanary::UnmissedAnswers) => Err(Ignored::Gone),
         None => Ok(Vec::new()),

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub use found::{Ignored, Taken, take_in};
 
 use super::buffers::Stamp;
-use super::format::{Entry, encode_entry};
+use super::format::{Entry, LogSuperblock, encode_entry};
 
 /// Memory that the next process finds as this one leaves it.
 pub trait SharedMemory {
@@ -55,18 +55,21 @@ pub trait MemoryPlace {
     /// Identifies this boot of the machine.
     fn boot(&self) -> [u8; 16];
 
-    /// Returns the content of the memory that the last process left for a cache, if there is any.
+    /// Draws a random number for new memory, from 1 to `max`, that no memory of the cache has; none if that fails.
+    fn draw(&mut self, cache: &[u8; 16], max: u32) -> Option<u32>;
+
+    /// Returns the content of the memory of this number that the last process left for a cache, if there is any. Number 0: of a program
+    /// that gave none.
     ///
     /// # Errors
     /// If a process still uses it: what that answers is not known yet.
-    fn find(&mut self, cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse>;
+    fn find(&mut self, cache: &[u8; 16], number: u32) -> Result<Option<Vec<u8>>, MemoryInUse>;
 
-    /// Makes new memory for a cache, all zero, in place of the old one at once; none if there is no room.
-    fn make(&mut self, cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>>;
+    /// Makes new memory of this number for a cache, all zero; none if there is no room.
+    fn make(&mut self, cache: &[u8; 16], number: u32, bytes: usize) -> Option<Box<dyn SharedMemory>>;
 
-    /// Removes the memory that the last process left for a cache, unless a process uses it: the log has everything, and its superblock
-    /// names no memory. A place that only looks keeps it.
-    fn forget(&mut self, cache: &[u8; 16]);
+    /// Removes memory that no start needs any more, unless a process uses it.
+    fn forget(&mut self, cache: &[u8; 16], number: u32);
 }
 
 /// "DCDANSWR" in ASCII.
@@ -89,7 +92,9 @@ struct HeadBytes {
     boot: [u8; 16],
     cache_uuid: [u8; 16],
     epoch: U64,
-    capacity: U64,
+    capacity: U32,
+    /// In the superblock, too; 0 in memory of older programs.
+    number: U32,
 }
 
 const _: () = assert!(size_of::<HeadBytes>() == START_AT);
@@ -173,10 +178,10 @@ impl Answers {
     pub fn new(
         mut memory: Box<dyn SharedMemory>,
         boot: [u8; 16],
-        cache_uuid: [u8; 16],
-        epoch: u64,
+        superblock: &LogSuperblock,
+        number: u32,
     ) -> Option<Answers> {
-        let capacity = memory.len().checked_sub(HEAD_BYTES)? / 8 * 8;
+        let capacity = memory.len().checked_sub(HEAD_BYTES)?.min(u32::MAX as usize) / 8 * 8;
         if capacity < 2 * FRAME_BYTES {
             return None;
         }
@@ -185,9 +190,10 @@ impl Answers {
             version: VERSION.into(),
             crc: 0.into(),
             boot,
-            cache_uuid,
-            epoch: epoch.into(),
-            capacity: (capacity as u64).into(),
+            cache_uuid: superblock.cache_uuid,
+            epoch: superblock.epoch.into(),
+            capacity: (capacity as u32).into(),
+            number: number.into(),
         };
         head.crc = head.sum().into();
         memory.store(8, &head.as_bytes()[8..]);

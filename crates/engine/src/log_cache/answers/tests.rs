@@ -1,39 +1,45 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::super::config::{LogCacheConfig, Promise};
 use super::super::env::LOG;
 use super::super::error::LogError;
-use super::super::format::EntryKind;
+use super::super::format::{EntryKind, MemoryMark};
 use super::super::offline::take_in;
 use super::super::recover::{WalkOptions, Walked, walk};
 use super::super::testing::{Log, Ram, sector_of};
 use super::super::testing_steps::{Disks, Steps, quiet};
 use super::found::{AnswerRecord, Ignored, found};
 use super::*;
-use crate::layer::Control;
+use crate::layer::{Control, PortDevice};
 use crate::{Extent, Lba, Nanos, Planted};
 
-/// Memory in a vector, with every state that it was in.
+/// Place with the memory of each number.
 #[derive(Clone, Default)]
 struct Shared {
-    bytes: Rc<RefCell<Option<Vec<u8>>>>,
+    memories: Rc<RefCell<BTreeMap<u32, Vec<u8>>>>,
+    /// Every state that a memory was in.
     states: Rc<RefCell<Vec<Vec<u8>>>>,
+    drawn: Rc<Cell<u32>>,
     boot: u8,
     bytes_max: Option<usize>,
 }
 
-impl SharedMemory for Shared {
+/// Memory of one number.
+struct SharedPart(u32, Shared);
+
+impl SharedMemory for SharedPart {
     fn len(&self) -> usize {
-        self.bytes.borrow().as_ref().map_or(0, Vec::len)
+        self.1.memories.borrow().get(&self.0).map_or(0, Vec::len)
     }
 
     fn store(&mut self, at: usize, bytes: &[u8]) {
         for (index, word) in bytes.chunks(8).enumerate() {
-            let mut memory = self.bytes.borrow_mut();
-            let memory = memory.as_mut().expect("it was made");
+            let mut memories = self.1.memories.borrow_mut();
+            let memory = memories.get_mut(&self.0).expect("it was made");
             memory[at + 8 * index..][..word.len()].copy_from_slice(word);
-            self.states.borrow_mut().push(memory.clone());
+            self.1.states.borrow_mut().push(memory.clone());
         }
     }
 
@@ -42,7 +48,7 @@ impl SharedMemory for Shared {
     }
 
     fn remove(self: Box<Self>) {
-        *self.bytes.borrow_mut() = None;
+        self.1.memories.borrow_mut().remove(&self.0);
     }
 }
 
@@ -51,36 +57,54 @@ impl MemoryPlace for Shared {
         [self.boot; 16]
     }
 
-    fn find(&mut self, _cache: &[u8; 16]) -> Result<Option<Vec<u8>>, MemoryInUse> {
-        Ok(self.bytes.borrow().clone())
+    fn draw(&mut self, _cache: &[u8; 16], _max: u32) -> Option<u32> {
+        self.drawn.set(self.drawn.get() + 1);
+        Some(self.drawn.get())
     }
 
-    fn make(&mut self, _cache: &[u8; 16], bytes: usize) -> Option<Box<dyn SharedMemory>> {
+    fn find(&mut self, _cache: &[u8; 16], number: u32) -> Result<Option<Vec<u8>>, MemoryInUse> {
+        Ok(self.memories.borrow().get(&number).cloned())
+    }
+
+    fn make(&mut self, _cache: &[u8; 16], number: u32, bytes: usize) -> Option<Box<dyn SharedMemory>> {
         let bytes = self.bytes_max.unwrap_or(bytes);
         if bytes == 0 {
             return None;
         }
-        *self.bytes.borrow_mut() = Some(vec![0; bytes]);
-        Some(Box::new(self.clone()))
+        self.memories.borrow_mut().insert(number, vec![0; bytes]);
+        Some(Box::new(SharedPart(number, self.clone())))
     }
 
-    fn forget(&mut self, _cache: &[u8; 16]) {
-        *self.bytes.borrow_mut() = None;
+    fn forget(&mut self, _cache: &[u8; 16], number: u32) {
+        self.memories.borrow_mut().remove(&number);
     }
 }
 
 impl Shared {
+    /// Makes a place with one memory of this number.
+    fn of(number: u32, bytes: usize) -> (Shared, Box<SharedPart>) {
+        let shared = Shared::default();
+        shared.memories.borrow_mut().insert(number, vec![0; bytes]);
+        (shared.clone(), Box::new(SharedPart(number, shared)))
+    }
+
     /// Returns the memory as a kill now leaves it.
     fn left(&self) -> Shared {
         Shared {
-            bytes: Rc::new(RefCell::new(self.bytes.borrow().clone())),
+            memories: Rc::new(RefCell::new(self.memories.borrow().clone())),
+            drawn: Rc::new(Cell::new(self.drawn.get())),
             boot: self.boot,
             ..Shared::default()
         }
     }
 
-    fn is_there(&self) -> bool {
-        self.bytes.borrow().is_some()
+    /// The memory that was drawn last.
+    fn bytes(&self) -> Vec<u8> {
+        self.memories.borrow().values().last().expect("there is one").clone()
+    }
+
+    fn count(&self) -> usize {
+        self.memories.borrow().len()
     }
 }
 
@@ -104,10 +128,9 @@ fn stamp(log: &Log) -> Stamp {
 fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
     let mut log = Log::new(4, 512);
     let walked = walked(&mut log);
-    let shared =
-        Shared { bytes: Rc::new(RefCell::new(Some(vec![0; HEAD_BYTES + 8 * 1024]))), ..Shared::default() };
-    let uuid = log.superblock.cache_uuid;
-    let mut answers = Answers::new(Box::new(shared.clone()), [0; 16], uuid, 1).unwrap();
+    let (shared, memory) = Shared::of(7, HEAD_BYTES + 8 * 1024);
+    log.superblock.memory = Some(MemoryMark::new(7));
+    let mut answers = Answers::new(memory, [0; 16], &log.superblock, 7).unwrap();
     let stamp = stamp(&log);
     let found_in = |bytes: &[u8]| -> Vec<(u64, Vec<u8>)> {
         let records = found(bytes, [0; 16], &log.superblock, &walked, Planted::default());
@@ -142,7 +165,7 @@ fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
             cuts += 1;
         }
         answers.publish();
-        published = found_in(shared.bytes.borrow().as_ref().unwrap());
+        published = found_in(&shared.bytes());
         assert!(answers.awaited(seq) == seq || published.last().is_some_and(|(last, _)| *last == seq));
         sector = if seq % 2 == 0 { log.superblock.segment_start(0) } else { sector + 64 };
     }
@@ -153,15 +176,16 @@ fn rule_15_a_kill_between_any_two_stores_leaves_whole_records() {
 fn memory_that_is_not_whole_or_not_of_this_log_is_refused() {
     let mut log = Log::new(4, 512);
     let found_walked = walked(&mut log);
-    let shared = Shared { bytes: Rc::new(RefCell::new(Some(vec![0; 4096]))), ..Shared::default() };
-    let mut answers = Answers::new(Box::new(shared.clone()), [3; 16], log.superblock.cache_uuid, 1).unwrap();
+    let (shared, memory) = Shared::of(7, 4096);
+    log.superblock.memory = Some(MemoryMark::new(7).in_use(&[3; 16], false));
+    let mut answers = Answers::new(memory, [3; 16], &log.superblock, 7).unwrap();
     answers.begin(1, log.superblock.segment_start(0), &stamp(&log), true);
     let payload = sector_of(8, 1);
     let entry =
         Entry { kind: EntryKind::Data, extent: Extent::new(Lba(8), 1), crc: crc32c::crc32c(&payload) };
     answers.entry(1, &entry, &payload, false);
     answers.publish();
-    let bytes = shared.bytes.borrow().clone().unwrap();
+    let bytes = shared.bytes();
     let look = |bytes: &[u8], boot: u8, log: &Log| {
         found(bytes, [boot; 16], &log.superblock, &found_walked, Planted::default())
             .map(|records| records.len())
@@ -181,6 +205,9 @@ fn memory_that_is_not_whole_or_not_of_this_log_is_refused() {
         assert_eq!(look(&bytes[..length], 3, &log), Err(Ignored::NotWhole), "{length} bytes");
     }
     let mut other = Log::new(4, 512);
+    assert_eq!(look(&bytes, 3, &other), Ok(0), "the log names no memory");
+    other.superblock.memory = Some(MemoryMark::new(8).in_use(&[3; 16], false));
+    assert_eq!(look(&bytes, 3, &other), Err(Ignored::Copy));
     other.superblock.cache_uuid = [9; 16];
     assert_eq!(look(&bytes, 3, &other), Err(Ignored::Cache));
     log.superblock.data_sectors = 8;
@@ -242,7 +269,7 @@ fn memory_that_was_taken_in_is_removed_where_no_other_takes_its_place() {
         let config = LogCacheConfig { promise, ..outlives() };
         let mut left = Shared { bytes_max, ..memory.left() };
         let mut next = start(steps.disks.clone(), &mut left, config.clone());
-        assert_eq!((next.read(4000), left.is_there()), (Some(3), false));
+        assert_eq!((next.read(4000), left.count()), (Some(3), 0));
         for _ in 0..2 {
             next = start(next.disks, &mut left, config.clone());
             assert_eq!(next.core.status(next.now).memory_ignored, None);
@@ -265,10 +292,10 @@ fn rule_15_a_tool_that_is_killed_while_it_takes_memory_in_loses_nothing() {
             taken.is_ok()
         };
         let first = take_in(&mut disks.0[LOG.0], &mut left, operations);
-        assert_eq!(left.is_there(), !first, "{operations}");
+        assert_eq!(left.count() > 0, !first, "{operations}");
         let mut next = start(disks.clone(), &mut left.left(), outlives());
         assert_eq!(next.read(4000), Some(3), "{operations}");
-        assert!(take_in(&mut disks.0[LOG.0], &mut left, u64::MAX) && !left.is_there());
+        assert!(take_in(&mut disks.0[LOG.0], &mut left, u64::MAX) && left.count() == 0);
         let mut next = start(disks, &mut left, outlives());
         assert_eq!(next.read(4000), Some(3), "{operations}");
         if first {
@@ -303,16 +330,18 @@ fn rule_15_a_start_that_misses_what_a_client_may_rely_on_is_refused_until_that_i
             "a reboot"
         );
         let torn = memory.left();
-        torn.bytes.borrow_mut().as_mut().unwrap()[HEAD_BYTES] ^= 1;
+        torn.memories.borrow_mut().values_mut().for_each(|memory| memory[HEAD_BYTES] ^= 1);
         assert_eq!(refused(&steps, &torn, config.clone()), outlives_server.then_some(Ignored::NotWhole));
-        let mut lost = start(steps.disks.clone(), &mut Shared::default(), accepts());
+        let mut without = memory.left();
+        without.memories.borrow_mut().clear();
+        let mut lost = start(steps.disks.clone(), &mut without, accepts());
         assert!(lost.core.status(lost.now).memory_ignored.is_some_and(|why| why.contains("gone")));
-        // The memory of the activation before is found in place of the last one's.
-        let why = Ignored::Epoch {
-            found: steps.core.log.superblock().epoch,
-            log: lost.core.log.superblock().epoch,
-        };
-        assert_eq!(refused(&lost, &memory, config.clone()), Some(why));
+        let why = Some(Ignored::Gone);
+        assert_eq!(
+            refused(&lost, &memory, config.clone()),
+            why,
+            "that of the activation before is no substitute"
+        );
         // No memory is missed where none can be made, and after a clean stop.
         let mut none = Steps::new(8, config.clone());
         none.write(4000, 8, 1);
@@ -376,7 +405,6 @@ fn rule_15_memory_of_another_boot_or_activation_is_not_taken_in() {
     elsewhere.write(4000, 8, 9);
     let mut back = start(elsewhere.disks.clone(), &mut memory.left(), outlives());
     assert_eq!(back.read(4000), Some(9));
-    assert!(back.core.status(back.now).memory_ignored.is_some_and(|why| why.contains("activation")));
 }
 
 #[test]
@@ -384,11 +412,62 @@ fn a_clean_stop_leaves_no_memory_and_a_promise_that_needs_none_makes_none() {
     let mut memory = Shared::default();
     let mut steps = answered(&outlives(), &mut memory);
     steps.let_go();
-    assert!(memory.is_there());
+    assert_eq!(memory.count(), 1);
     steps.control(Control::Stop);
-    assert!(!memory.is_there());
+    assert_eq!(memory.count(), 0);
     let always = LogCacheConfig { promise: Promise::Always, ..outlives() };
     let mut none = Shared::default();
     let steps = start(steps.disks, &mut none, always);
-    assert!(!none.is_there() && steps.core.status(steps.now).memory_bytes == 0);
+    assert!(none.count() == 0 && steps.core.status(steps.now).memory_bytes == 0);
+}
+
+/// Two copies of one cache have the same UUID, and count the same activations and records.
+#[test]
+fn rule_15_memory_of_a_copy_is_neither_taken_nor_replaced() {
+    let write = |steps: &mut Steps, at, tag| {
+        steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+        let id = steps.write(at, 8, tag);
+        assert!(steps.is_ok(id), "memory has it");
+    };
+    let stopped = Steps::new(8, quiet()).disks;
+    let mut memory = Shared::default();
+    // Both are killed.
+    let mut original = start(stopped.clone(), &mut memory, outlives());
+    write(&mut original, 4000, 1);
+    let mut copy = start(stopped.clone(), &mut memory, outlives());
+    write(&mut copy, 4000, 2);
+    assert_eq!(memory.count(), 2);
+    let mut again = start(original.disks.clone(), &mut memory, outlives());
+    assert_eq!((again.read(4000), memory.count()), (Some(1), 2));
+    assert_eq!(start(copy.disks.clone(), &mut memory.left(), outlives()).read(4000), Some(2));
+    // The original has stopped, and its flushed records have the numbers of those that the copy answers next.
+    again.control(Control::Stop);
+    let mut copy = start(stopped.clone(), &mut memory, outlives());
+    for tag in 3..6 {
+        write(&mut copy, 4000, tag);
+    }
+    let mut original = start(again.disks.clone(), &mut memory, outlives());
+    assert_eq!(original.read(4000), Some(1));
+}
+
+/// A server of an older program gave its memory no number, and was killed.
+#[test]
+fn memory_of_an_older_program_is_taken_in_once() {
+    let mut memory = Shared::default();
+    let mut steps = Steps::new(8, quiet());
+    let mut superblock = steps.core.log.superblock().clone();
+    let bytes = Answers::bytes_for(steps.core.log.buffers_bytes());
+    let mark = MemoryMark::new(0).in_use(&memory.boot(), true);
+    let answers =
+        Answers::new(memory.make(&superblock.cache_uuid, 0, bytes).unwrap(), [0; 16], &superblock, 0);
+    let mut device = PortDevice { ports: &mut steps.disks, port: LOG };
+    steps.core.log.remember(answers.unwrap(), mark, &mut device).unwrap();
+    superblock = steps.core.log.superblock().clone();
+    assert_eq!(superblock.memory, Some(mark));
+    steps.hold = Box::new(|port, io| port == LOG && io.modifies());
+    steps.write(4000, 8, 3);
+    assert_eq!(memory.memories.borrow().keys().copied().collect::<Vec<_>>(), [0]);
+    let mut next = start(steps.disks.clone(), &mut memory, outlives());
+    assert_eq!(next.read(4000), Some(3));
+    assert_eq!(memory.memories.borrow().keys().copied().collect::<Vec<_>>(), [1]);
 }

@@ -14,18 +14,16 @@ pub fn take_in(
     forget: bool,
 ) -> Result<Taken, LogError> {
     let mut superblock = read_superblock(log)?;
-    let is_needless = superblock.memory.is_none() && memory.find(&superblock.cache_uuid)?.is_none();
-    if is_needless || refuse_out_of_use(&superblock).is_err() {
+    let Some(mark) = superblock.memory.filter(|_| refuse_out_of_use(&superblock).is_ok()) else {
         return Ok(Taken::default());
-    }
+    };
     let options = WalkOptions { accept_damage: true, ..WalkOptions::default() };
     let walked = walk(log, &superblock, options, &mut |_: &Header, _: &[usize]| ())?;
     let taken = answers::take_in(log, memory, &superblock, &walked, Planted::default())?;
-    if forget && taken.ignored.is_none() {
-        if superblock.memory.take().is_some() {
-            write_superblock(log, &mut superblock)?;
-        }
-        memory.forget(&superblock.cache_uuid);
+    if forget && taken.ignored.is_none() && walked.damages == 0 {
+        superblock.memory = None;
+        write_superblock(log, &mut superblock)?;
+        memory.forget(&superblock.cache_uuid, mark.number);
     }
     Ok(taken)
 }
