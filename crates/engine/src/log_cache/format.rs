@@ -266,7 +266,7 @@ pub struct LogSuperblock {
 pub struct MemoryMark {
     /// Tells the memory of this activation from that of a copy of the log; 0 in logs of older programs.
     pub number: u32,
-    /// 31 bits that identify the boot; 0: nothing was answered from the memory yet, and it may not be there.
+    /// 31 bits that identify the boot; 0: the log lacks nothing of the memory, which may not be there.
     boot: u32,
     /// Clients outlive the server: they may still rely on every answer.
     pub is_relied_on: bool,
@@ -276,7 +276,7 @@ impl MemoryMark {
     /// Maximum of `number`.
     pub const NUMBER_MAX: u32 = u32::MAX >> MEMORY_NUMBER_SHIFT;
 
-    /// Names memory that is not in use yet.
+    /// Names memory that is not in use.
     pub const fn new(number: u32) -> MemoryMark {
         MemoryMark { number, boot: 0, is_relied_on: false }
     }
@@ -284,6 +284,15 @@ impl MemoryMark {
     /// Marks the memory as in use from now on.
     pub fn in_use(self, boot: &[u8; 16], is_relied_on: bool) -> MemoryMark {
         MemoryMark { number: self.number, boot: (crc32c::crc32c(boot) >> 1).max(1), is_relied_on }
+    }
+
+    /// Marks the memory as needless: it is removed next.
+    pub const fn out_of_use(self) -> MemoryMark {
+        MemoryMark::new(self.number)
+    }
+
+    pub const fn is_in_use(&self) -> bool {
+        self.boot != 0
     }
 
     /// True for memory in use of this boot: it must be there as long as the machine runs.

@@ -885,7 +885,10 @@ impl Log {
         let mut next = self.superblock.clone();
         next.state = if needs_records { format::LogState::Active } else { state };
         next.generation += 1;
-        next.memory = next.memory.filter(|_| state == format::LogState::Active);
+        // It still names the memory: a start after a kill removes it.
+        if state != format::LogState::Active {
+            next.memory = next.memory.map(MemoryMark::out_of_use);
+        }
         next.live_seq = destaged_seq.max(oldest_live_seq);
         next.live_sector = self.sector_of(self.ring.tail(), oldest_live_seq);
         next.tail_seq =

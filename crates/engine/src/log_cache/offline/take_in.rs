@@ -7,7 +7,7 @@ use crate::log_cache::{LogError, format::Header};
 use crate::{BlockDevice, Planted};
 
 /// Writes to a log what the last server answered and left in memory alone. A log that is not in use any more stays as it is. `forget`: removes
-/// memory that was taken in, once the superblock says that there is none, as a start refuses a log whose memory is missing.
+/// memory that was taken in, once the superblock says that it is not in use, as a start refuses a log whose memory is missing.
 pub fn take_in(
     log: &mut dyn BlockDevice,
     memory: &mut dyn MemoryPlace,
@@ -21,8 +21,10 @@ pub fn take_in(
     let walked = walk(log, &superblock, options, &mut |_: &Header, _: &[usize]| ())?;
     let taken = answers::take_in(log, memory, &superblock, &walked, Planted::default())?;
     if forget && taken.ignored.is_none() && walked.damages == 0 {
-        superblock.memory = None;
-        write_superblock(log, &mut superblock)?;
+        if mark.is_in_use() {
+            superblock.memory = Some(mark.out_of_use());
+            write_superblock(log, &mut superblock)?;
+        }
         memory.forget(&superblock.cache_uuid, mark.number);
     }
     Ok(taken)
