@@ -416,7 +416,7 @@ pub enum Control {
     Array(ArrayCommand),
     /// To a log cache.
     Disk(DiskCommand),
-    /// From the layer above: this copy, numbered as in [`Io::ReadCopy`], has lost writes that it had reported as durable. It is refilled
+    /// From the layer above, past those that pass its requests on: this copy, numbered as in [`Io::ReadCopy`], has lost writes that it had reported as durable. It is refilled
     /// from another one, unless it is the only one. Later requests are answered only once that is recorded.
     DistrustCopy(u8),
 }
@@ -818,6 +818,11 @@ pub trait Layer {
 
     /// Notes that a disk below has come, or that its place has become free; for a layer that is each of several disks.
     fn take_disk(&mut self, _disk: usize, _geometry: Geometry) {}
+
+    /// The port that has the layer's copies, if the layer passes requests for one copy on. See [`Geometry::copies`].
+    fn copies_from(&self) -> Option<Port> {
+        None
+    }
 
     /// Runs once, before the first event, when everything below is active: reads superblocks, recovers.
     fn activate(&mut self, _below: &mut dyn Ports) -> Result<(), ActivateError> {

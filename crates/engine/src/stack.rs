@@ -542,8 +542,12 @@ impl Ports for StackPorts<'_> {
     }
 
     fn distrust_copy(&mut self, port: Port, copy: u8) {
-        if let Target::Layer(layer) = self.stack.below(LayerIndex(self.layer), port) {
-            self.stack.control(self.pump.now(), layer, Control::DistrustCopy(copy));
+        let mut target = self.stack.below(LayerIndex(self.layer), port);
+        while let Target::Layer(layer) | Target::Disk(layer, _) = target {
+            match self.stack.layer(layer).copies_from() {
+                Some(port) => target = self.stack.below(layer, port),
+                None => return self.stack.control(self.pump.now(), layer, Control::DistrustCopy(copy)),
+            }
         }
     }
 }

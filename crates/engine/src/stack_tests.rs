@@ -1,9 +1,14 @@
 //! Operations that are waited for, and a failed flush of a disk with several users.
 
+use std::sync::{Arc, Mutex};
+
 use super::*;
 use crate::Buf;
 use crate::layer::ErrorKind;
+use crate::layers::fault::{Fault, FaultPlan};
+use crate::layers::read_ahead::{ReadAhead, ReadAheadConfig};
 use crate::layers::slice::Slice;
+use crate::layers::trace::Trace;
 
 const MEDIUM: IoError = IoError::new(ErrorKind::Medium);
 
@@ -121,4 +126,67 @@ fn operations_that_are_waited_for_together_are_carried_out_side_by_side() {
     let first: Vec<u8> = results.iter().map(|result| result.buf.bytes()[0]).collect();
     assert_eq!(first, [0, 1, 2, 3, 4, 5, 6, 7], "in the order that they were given in");
     assert!(stack.run_all_blocking(&mut pump, log, Vec::new()).is_empty());
+}
+
+/// A layer with two copies, which notes those that are not believed any more.
+struct TwoCopies(Arc<Mutex<Vec<u8>>>);
+
+impl Layer for TwoCopies {
+    fn handle(&mut self, event: Event, _cx: &mut Cx) {
+        if let Event::Control(Control::DistrustCopy(copy)) = event {
+            self.0.lock().unwrap().push(copy);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { copies: 2, ..Geometry::plain(64) }
+    }
+}
+
+/// A layer that finds at its start that a copy of what is below has lost something.
+struct CopyDoubter;
+
+impl Layer for CopyDoubter {
+    fn handle(&mut self, _event: Event, _cx: &mut Cx) {}
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::plain(64)
+    }
+
+    fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
+        assert_eq!(below.geometry(Port(0)).copies, 2);
+        below.distrust_copy(Port(0), 1);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_layer_that_has_the_copies_hears_of_a_bad_one_through_all_that_lies_between() {
+    type MakeLayer = fn() -> Option<Box<dyn Layer>>;
+    let between: [MakeLayer; 5] = [
+        || None,
+        || Some(Box::new(Slice::new(Extent::new(Lba(0), 16)))),
+        || Some(Box::new(Fault::new(FaultPlan::default()))),
+        || Some(Box::new(ReadAhead::new(ReadAheadConfig::default()))),
+        || Some(Box::new(Trace::new(0))),
+    ];
+    for (one, other) in (0..between.len()).flat_map(|one| (0..between.len()).map(move |other| (one, other))) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut builder = StackBuilder::new();
+        let mut top = builder.layer("copies", Box::new(TwoCopies(Arc::clone(&told))), &[]);
+        for layer in [between[one](), between[other]()].into_iter().flatten() {
+            top = builder.layer("between", layer, &[top]);
+        }
+        let root = builder.layer("judge", Box::new(CopyDoubter), &[top]);
+        builder.finish(root).activate(&mut ScriptedDevices { fail: false }).unwrap();
+        assert_eq!(*told.lock().unwrap(), [1], "{one}, {other}");
+    }
 }

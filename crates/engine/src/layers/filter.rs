@@ -109,6 +109,10 @@ impl<F: Filter> Layer for F {
         *self.seen().borrow().get(disk).expect("geometry is asked for after activation")
     }
 
+    fn copies_from(&self) -> Option<Port> {
+        Some(F::BELOW)
+    }
+
     fn activate(&mut self, below: &mut dyn Ports) -> Result<(), ActivateError> {
         let seen: Result<Vec<Geometry>, ActivateError> =
             (0..self.disks_below()).map(|disk| self.over(below.geometry(F::below(disk)))).collect();
