@@ -8,7 +8,8 @@
 //! A member that is missing may have superblocks that no other member has: crashes in the middle of updates leave some ahead. So each says
 //! which generation all members in use had before it (*complete*), and that counts first. Without all members nothing is written, and
 //! the journal is not used, before the superblocks say that a generation of this activation was complete: then those count,
-//! whatever comes back.
+//! whatever comes back. With all members the first update comes before that which lets them be written: so a member that comes back
+//! as it was before this activation lacks a complete generation, and is known by that.
 //!
 //! An array at rest says so after a while, and bits of regions at rest are cleared.
 
@@ -99,8 +100,7 @@ impl Recorder {
             lacks: now.is_returning().then(|| now.away.missed.clone()),
             skips: (now.failed, now.rebuilding) != (recorded.failed, recorded.rebuilding),
             unconfirmed: match (now.failed, now.complete == recorded.generation) {
-                (0, _) => 0,
-                (_, true) => 1,
+                (0, _) | (_, true) => 1,
                 (_, false) => 2,
             },
             recorded,
