@@ -221,6 +221,9 @@ impl Advised for AssembleError {
             AssembleError::Unreadable | AssembleError::TooManyFailed { .. } => {
                 "\"dcd array status\" shows each device"
             }
+            AssembleError::Journal { what: "reading", error } => {
+                return about_journal(&ReplayError::Io(*error));
+            }
             AssembleError::Journal { .. } => CHECK_DEVICE,
             AssembleError::Shape(_) | AssembleError::JournalTooSmall { .. } => return None,
         };
@@ -237,15 +240,27 @@ fn about_doubt(absent: &[usize], lacks_journal: bool) -> String {
 
 fn about_journal(error: &ReplayError) -> Option<String> {
     let computed = "if no member is missing, the parity is computed again";
-    match error {
-        ReplayError::NotThis => Some(format!(
+    let without = format!("\"dcd serve --accept-damage\" starts without its records: {computed}");
+    Some(match error {
+        ReplayError::NotThis => format!(
             "name that one; if it is gone for good, \"dcd serve --accept-damage\" starts without it: {computed}"
-        )),
-        ReplayError::Damaged(_) => {
-            Some(format!("\"dcd serve --accept-damage\" starts without its records: {computed}"))
+        ),
+        ReplayError::Damaged(_) => without,
+        ReplayError::Shrunk { .. } => {
+            format!(
+                "give it its old size, or more, again: then nothing is lost. If that is impossible, {without}"
+            )
         }
-        ReplayError::Io(_) => Some(CHECK_DEVICE.to_owned()),
-    }
+        ReplayError::Resized => {
+            format!("give it its old size again: then nothing is lost. If that is impossible, {without}")
+        }
+        ReplayError::OtherUnit => {
+            format!(
+                "name the old \"unit\" until the array has been started once: then nothing is lost. If that is impossible, {without}"
+            )
+        }
+        ReplayError::Io(_) => format!("{CHECK_DEVICE}. If it stays unreadable, {without}"),
+    })
 }
 
 impl Advised for Apart {

@@ -1,6 +1,6 @@
 //! The start of an array: finds the members that can be used, and repairs the traces of a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::layer::{Geometry, Port, PortDevice, Ports, Stripes};
 use crate::raid::array::Array;
@@ -187,7 +187,7 @@ impl Starting<'_> {
         }
         self.now.has_journal = config.journal && !config.journal_implied;
         let replays = recorded.active && recorded.journaled;
-        let needed = replays || config.journal_required;
+        let needed = replays && !config.accept_damage || config.journal_required;
         let port = config.journal_port();
         let slots = match config.journal {
             true => open(port, self.layout, recorded, needed, below)?,
@@ -198,10 +198,10 @@ impl Starting<'_> {
             let mut device = PortDevice { ports: below, port };
             match journal::pending(&mut device, slots, self.now.uuid, self.now.epoch) {
                 Ok(pending) => {
-                    self.replay(port, slots, &pending, below)?;
+                    self.replay(port, &pending, below)?;
                     replayed = true;
                 }
-                Err(ReplayError::NotThis | ReplayError::Damaged(_)) if config.accept_damage => {}
+                Err(_) if config.accept_damage => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -215,7 +215,6 @@ impl Starting<'_> {
     fn replay(
         &mut self,
         port: Port,
-        slots: &Slots,
         pending: &PendingRecords,
         below: &mut dyn Ports,
     ) -> Result<(), AssembleError> {
@@ -228,13 +227,19 @@ impl Starting<'_> {
         // The last record counts.
         let void: BTreeMap<_, _> =
             pending.void.iter().map(|(number, role, at)| ((*role, unit_of(*at)), *number)).collect();
+        // A member that is missing may lack what the newest of them all wrote there.
+        let over: BTreeSet<u64> = pending.over.iter().map(|at| unit_of(*at)).collect();
+        for unit in &over {
+            self.replayed.insert(self.tracts.of_unit(*unit));
+        }
         for number in pending.records.clone() {
             let mut device = PortDevice { ports: below, port };
-            let record = journal::read_record(&mut device, slots, self.now.uuid, self.now.epoch, number)?;
+            let record =
+                journal::read_record(&mut device, &pending.slots, self.now.uuid, self.now.epoch, number)?;
             for write in record.ok_or(ReplayError::Damaged(number))? {
                 let unit = unit_of(write.at);
                 self.replayed.insert(self.tracts.of_unit(unit));
-                if void.get(&(write.role, unit)).is_some_and(|last| number <= *last) {
+                if over.contains(&unit) || void.get(&(write.role, unit)).is_some_and(|last| number <= *last) {
                     continue;
                 }
                 let Some(port) = self.in_use(write.role) else { continue };

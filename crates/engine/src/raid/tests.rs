@@ -8,6 +8,8 @@ mod away;
 mod intent;
 #[path = "join_tests.rs"]
 mod joins;
+#[path = "journal_tests.rs"]
+mod journals;
 #[path = "late_tests.rs"]
 mod late;
 #[path = "lost_tests.rs"]

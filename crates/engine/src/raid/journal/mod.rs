@@ -8,6 +8,10 @@
 //!
 //! A record of a unit says which roles have failed there: a member that has been filled since has what the rows say together, and not
 //! what older records had for it. The crash explorer found this.
+//!
+//! A newest record that is not whole was torn, or has rotted after its writes were acknowledged. So its own tail counts, and older
+//! records are not replayed over the unit that it names. Where not even that is known, the start is refused. Records name the ring that they
+//! are in: the device may have another size by now. On a log with two legs a start reads both, as either may have lost records.
 
 mod records;
 mod writer;
