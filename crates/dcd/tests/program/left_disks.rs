@@ -381,5 +381,6 @@ fn a_format_tells_what_the_log_has_of_another_disk() {
     assert!(!String::from_utf8_lossy(&refused.stderr).contains("may be an old one"), "it is another disk");
     let refused = place.run("format", &[]);
     expect(&refused, 3, "a cache is attached to the data disk already");
+    assert!(!String::from_utf8_lossy(&refused.stderr).contains("no data is at risk"));
     expect(&refused, 3, "40 KiB in it are not on its data disk yet");
 }

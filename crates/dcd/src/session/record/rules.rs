@@ -466,7 +466,11 @@ pub fn admit_attach(all: &Attachments, extent: Extent, force: bool) -> Result<()
                     _ => format!(
                         "{}. Without writing back: add --force; {}",
                         way_to_a_new_log(&attachment.log),
-                        attachment.at_risk()
+                        // Another cache may have the log by now.
+                        match attachment.may_lose_data() {
+                            true => attachment.at_risk(),
+                            false => "this cache has no data at risk".to_owned(),
+                        }
                     ),
                 },
             ))
