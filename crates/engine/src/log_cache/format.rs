@@ -311,8 +311,8 @@ impl MemoryMark {
         let is_refused = self.boot != 0 && (self.is_relied_on || self.number != 0);
         bytes.memory = (self.boot << 1 | u32::from(is_refused)).into();
         if self.number != 0 {
-            let relied_on = if self.is_relied_on { FLAG_RELIED_ON } else { 0 };
-            let flags = (self.number << MEMORY_NUMBER_SHIFT) | relied_on;
+            let flags =
+                (self.number << MEMORY_NUMBER_SHIFT) | (u32::from(self.is_relied_on) * FLAG_RELIED_ON);
             bytes.fingerprint_flags = (bytes.fingerprint_flags.get() | flags).into();
         }
     }

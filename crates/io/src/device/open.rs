@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 
 use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 
-use super::{
-    Backing, CallsBy, Device, Direct, Failures, FileSpec, FileTraits, OpenFile, OpenedPlace, loops, probe,
-};
+use super::{Backing, CallsBy, Device, Direct, FileSpec, FileTraits, OpenFile, OpenedPlace, loops, probe};
 
 /// Why a device cannot be opened: which one, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]

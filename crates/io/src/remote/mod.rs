@@ -22,7 +22,7 @@ use dcd_engine::{Discards, ErrorKind, Geometry, Io, IoError, IoResult, SECTOR_BY
 use dcd_nbd::{Offer, Server, Uri, protocol as p};
 
 use crate::bell::Bell;
-use crate::device::{Backing, Device, DeviceError, Failures};
+use crate::device::{Backing, Device, DeviceError};
 use crate::lock_file::{LockFile, NotLocked};
 use thread::RemoteKeeper;
 
