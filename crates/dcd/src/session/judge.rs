@@ -255,16 +255,14 @@ fn admit_log(choice: &CacheChoice, record: &RecordSeen, seen: &LogSeen) -> Resul
         let instead = "To discard it: \"dcd serve --without-cache --force\"";
         admit_without_record(record.lost(), record.teller, false, instead)?;
     }
-    let start = admit_start(&record.all, record.extent, &log, seen).map_err(|refusal| {
-        match (&record.stale, &record.stack) {
-            (Some(path), _) => stale_record(path, refusal),
-            (None, Some(stack)) => Refusal {
+    let start =
+        admit_start(&record.all, record.extent, &log, seen).map_err(|refusal| match &record.stack {
+            Some(stack) => Refusal {
                 reason: format!("{}. The disk belongs to {}", refusal.reason, stack.display()),
                 ..refusal
             },
-            (None, None) => refusal,
-        }
-    })?;
+            None => refusal,
+        })?;
     if start == StartGrounds::Unrecorded {
         admit_unrecorded(record, &log, seen, false)?;
     }
@@ -284,22 +282,6 @@ pub fn has_left_log(choice: &CacheChoice, seen: &CacheSeen, superblock: &LogSupe
             !superblock.has_disk(choice.disk) || is_told_plain || record.has_place.is_some()
         }
     }
-}
-
-/// Refuses a disk whose record is of an earlier cache, as one that was restored, or that stayed when another machine made the cache anew.
-fn stale_record(record: &Path, refusal: Refusal) -> Refusal {
-    let record = record.display();
-    Refusal::new(
-        format!(
-            "{}. The log knows this disk by its content, so the attachment record {record} may be an old one",
-            refusal.reason
-        ),
-        format!(
-            "if this log was made for this disk after that record was written, as where the record was restored from a backup, or the log was \
-             made on another machine: move {record} away, and repeat this. Nothing is lost: the log checks the disk, and a new record is made. Else \
-             name the right data disk in the stack file, or the right log"
-        ),
-    )
 }
 
 /// True where no record calls a cache of the disk in use: the disk has none, or has left its log.

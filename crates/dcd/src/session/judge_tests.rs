@@ -67,7 +67,6 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
         teller: Teller::Mark,
         retired: false,
         stack: None,
-        stale: None,
         has_place: None,
     }
 }

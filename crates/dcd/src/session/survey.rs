@@ -21,7 +21,7 @@ use crate::session::judge::{
 use crate::session::machine;
 use crate::session::members::{Devices, FoundMember, MemberContent, newest};
 use crate::session::overwrite::log_in_use;
-use crate::session::record::{DiskRecord, LegsSeen, LogSeen, RecordSeen, record_of_disk, uuid_text};
+use crate::session::record::{DiskRecord, LegsSeen, LogSeen, record_of_disk, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::site::Site;
 use crate::session::started::Started;
@@ -240,37 +240,7 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
     {
         seen.has_place = record_of_disk(superblock, choice.disk);
     }
-    if let (Some(seen), Some(superblock), Some(record)) = (&mut seen, &superblock, &record)
-        && is_stale(choice, seen, superblock, record)?
-    {
-        seen.stale = Some(record.path().to_owned());
-    }
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
-}
-
-/// True if the cache of the record had its log where the one that was found is, and that log knows the disk.
-fn is_stale(
-    choice: &CacheChoice,
-    seen: &RecordSeen,
-    log: &LogSuperblock,
-    record: &DiskRecord,
-) -> Result<bool, Failure> {
-    let uuid = uuid_text(log.cache_uuid);
-    let Some(own) = seen.all.of(seen.extent).filter(|own| own.cache_uuid != uuid) else { return Ok(false) };
-    let is_newer = own.log == choice.log_place() && !record.is_retired(&uuid)?;
-    Ok(is_newer && record_of_disk(log, choice.disk).is_none() && knows_disks(choice))
-}
-
-/// True if the log starts with its disks, whatever their records say: then it knows them by their content.
-fn knows_disks(choice: &CacheChoice) -> bool {
-    let mut site = choice.site.clone();
-    site.hold(Purpose::Look);
-    (site.asked.only_looks, site.asked.volatile) = (true, true);
-    let mut opener = Opener::new(&site, Purpose::Look);
-    let built = site.build_parts(&[&choice.layer], &mut opener);
-    built.is_ok_and(|built| {
-        Started::start(built.stack, opener.into_pump(), RunningCaches::default(), Vec::new()).is_ok()
-    })
 }
 
 /// True where a data disk of a log with several cannot be read. What cannot be looked at is reported when it is opened.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::common::{MIB, Place, expect, original, tool};
-use crate::remote::{Foreign, far, near};
+use crate::remote::Foreign;
 use crate::several::{HOME, MAIL, POOL, add, bare, is_there, named, of, record, stack, write, written};
 
 fn two() -> Place {
@@ -179,55 +179,6 @@ fn a_free_place_takes_no_disk_that_was_not_added() {
     expect(&place.serve().stop(), 0, "");
 }
 
-/// A record of an earlier cache, from a backup of /var/lib/dcd or of another machine, has a way out that loses nothing.
-#[test]
-fn a_record_of_an_earlier_cache_is_named_where_the_log_knows_the_disk() {
-    let far = far(4);
-    let export = far.serve();
-    let place = near(&far, "data", "", "idle-empty = \"3600s\"");
-    place.format();
-    let write = |seed: u8| {
-        let server = place.serve();
-        let mut nbd = place.nbd();
-        (0..20).for_each(|block| nbd.write(block * 8192, &[seed; 4096]).unwrap());
-        nbd.flush().unwrap();
-        nbd.disconnect().unwrap();
-        expect(&server.stop(), 0, "");
-    };
-    write(1);
-    let records = fs::read_dir(place.path("state")).unwrap().map(|entry| entry.unwrap().path());
-    let record = records.into_iter().find(|path| path.extension().is_some_and(|name| name == "dcd")).unwrap();
-    let old = fs::read(&record).unwrap();
-    expect(&place.run("detach", &[]), 0, "");
-    place.format();
-    write(2);
-    write(3);
-    let new = fs::read(&record).unwrap();
-    fs::write(&record, &old).unwrap();
-    let log = fs::read(place.path("log.img")).unwrap();
-    for command in ["serve", "detach", "rescue"] {
-        let refused = place.run(command, &[]);
-        expect(&refused, 3, "another cache is attached to the data disk");
-        expect(&refused, 3, &format!("move {} away", record.display()));
-        assert!(!String::from_utf8_lossy(&refused.stderr).contains("detach"));
-    }
-    assert!(fs::read(place.path("log.img")).unwrap() == log);
-    fs::rename(&record, place.path("away")).unwrap();
-    let server = place.serve();
-    assert!(place.nbd().read(0, 4096).unwrap() == [3; 4096]);
-    expect(&server.stop(), 0, "");
-    // Another disk in its place is no reason to move the record away.
-    expect(&export.stop(), 0, "");
-    fs::write(far.path("disk.img"), original(4 * MIB)).unwrap();
-    let export = far.serve();
-    fs::write(&record, &old).unwrap();
-    let refused = place.run("serve", &[]);
-    expect(&refused, 3, "another cache is attached to the data disk");
-    assert!(!String::from_utf8_lossy(&refused.stderr).contains("away"));
-    fs::write(&record, new).unwrap();
-    drop(export);
-}
-
 /// The copy lacks a disk that was added since: that is no reason to take the disk out of the stack file.
 #[test]
 fn an_old_copy_of_the_log_removes_no_disk() {
@@ -378,7 +329,6 @@ fn a_format_tells_what_the_log_has_of_another_disk() {
     fs::write(place.stack(), own).unwrap();
     let refused = place.run("serve", &[]);
     expect(&refused, 3, "another cache is attached to the data disk");
-    assert!(!String::from_utf8_lossy(&refused.stderr).contains("may be an old one"), "it is another disk");
     let refused = place.run("format", &[]);
     expect(&refused, 3, "a cache is attached to the data disk already");
     assert!(!String::from_utf8_lossy(&refused.stderr).contains("no data is at risk"));

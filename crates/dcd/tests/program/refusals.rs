@@ -152,7 +152,9 @@ fn a_cache_on_a_cache_that_was_given_up_is_not_served_again() {
     refused(&place, &[], "the cache of this log was discarded");
     expect(&place.run("rescue", &["--layer", "up"]), 3, "the cache of this log was discarded");
     assert!(place.bare()[1 << 20..][..4096] == [8; 4096]);
-    expect(&place.run("format", &["--layer", "up"]), 0, "a log of");
+    // It has the only copy of what was discarded.
+    expect(&place.run("format", &["--layer", "up"]), 3, "in it are not on its data disk yet");
+    expect(&place.run("format", &["--layer", "up", "--force"]), 0, "a log of");
     expect(&place.serve().stop(), 0, "");
 }
 

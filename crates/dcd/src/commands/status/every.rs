@@ -128,7 +128,7 @@ mod tests {
         let all = lines(table(&before, &now, 2.0));
         assert_eq!(
             all[1],
-            ["srv", "data", "write", "50.0", "1.0", "MiB", "2.00", "ms", "8.00", "ms", "3", "2"],
+            ["srv", "data", "write", "50.0", "1", "MiB", "2.00", "ms", "8.00", "ms", "3", "2"],
             "no read has ended since"
         );
         assert_eq!(all.len(), 2);

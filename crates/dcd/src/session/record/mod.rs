@@ -416,7 +416,7 @@ impl DiskRecord {
             all.overlapping(extent).filter(|known| cache.is_some_and(|cache| known.cache_uuid != cache));
         let stack = other.and_then(|other| stack_with_log(&other.log));
         let retired = retired.unwrap_or(false);
-        Ok(RecordSeen { all, extent, told, teller, retired, stack, stale: None, has_place: None })
+        Ok(RecordSeen { all, extent, told, teller, retired, stack, has_place: None })
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -497,8 +497,6 @@ pub struct RecordSeen {
     pub retired: bool,
     /// The stack file in /etc/dcd with the log of the cache that is attached, if that is not the cache whose log was found.
     pub stack: Option<PathBuf>,
-    /// Path of the record if it is of another cache than the log that was found, and that log knows the disk by its content.
-    pub stale: Option<PathBuf>,
     /// The record of the disk that has this one's place in the log, if this one has none, and is not the first.
     pub has_place: Option<PathBuf>,
 }
