@@ -308,7 +308,7 @@ impl MemoryMark {
     }
 
     fn encode(&self, bytes: &mut LogSuperblockBytes) {
-        let is_refused = self.boot != 0 && (self.is_relied_on || self.number != 0);
+        let is_refused = if self.number == 0 { self.is_relied_on } else { self.boot != 0 };
         bytes.memory = (self.boot << 1 | u32::from(is_refused)).into();
         if self.number != 0 {
             let flags =
