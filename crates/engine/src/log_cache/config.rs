@@ -68,7 +68,7 @@ pub enum LogCanary {
     EarlyAnswer,
     /// The mark in memory that outlives the process is stored after the answer.
     LateMark,
-    /// Memory of another boot and of another activation is taken in.
+    /// Memory of another boot and of the activation before is taken in.
     ForeignAnswers,
     /// A start does not miss memory that is gone, although the machine has run since.
     UnmissedAnswers,

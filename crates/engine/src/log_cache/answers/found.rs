@@ -83,13 +83,13 @@ pub fn found(
     if head.cache_uuid != superblock.cache_uuid {
         return Err(Ignored::Cache);
     }
-    if head.number.get() != mark.number {
+    let any = canary.is_any(|canary| matches!(canary, LogCanary::ForeignAnswers | LogCanary::OldAnswers));
+    if head.number.get() != mark.number && !any {
         return Err(Ignored::Copy);
     }
     if start == end && epoch == log {
         return Ok(Vec::new());
     }
-    let any = canary.is_any(|canary| matches!(canary, LogCanary::ForeignAnswers | LogCanary::OldAnswers));
     if head.boot != boot && !any {
         return Err(Ignored::Boot);
     }
@@ -120,7 +120,12 @@ pub fn take_in(
 ) -> Result<Taken, LogError> {
     let Some(named) = superblock.memory else { return Ok(Taken::default()) };
     let mark = Some(named).filter(|mark| mark.is_of(&memory.boot()));
-    let found = match memory.find(&superblock.cache_uuid, named.number)? {
+    let other = match canary.is(LogCanary::ForeignAnswers) {
+        true => memory.find(&superblock.cache_uuid, named.number - 1)?,
+        false => None,
+    };
+    let named_memory = memory.find(&superblock.cache_uuid, named.number)?;
+    let found = match other.or(named_memory) {
         Some(bytes) => found(&bytes, memory.boot(), superblock, walked, canary),
         None if mark.is_some() && !canary.is(LogCanary::UnmissedAnswers) => Err(Ignored::Gone),
         None => Ok(Vec::new()),
