@@ -195,7 +195,10 @@ fn changes_that_are_cut_off_anywhere_are_repeated() {
                     expect(&remove(&place, "mail"), 0, "is a plain disk again");
                 }
                 assert!(bare(&place, "mail") == written(MAIL, round), "round {round}");
-                assert!(!place.path("mail.img.dcd").exists(), "round {round}");
+                // A command that is killed after the change of the stack file leaves a record that says that the disk has left its log.
+                if place.path("mail.img.dcd").exists() {
+                    assert_eq!(record(&place, "mail")["state"], "abandoned", "round {round}");
+                }
             }
             false => {
                 expect(&add(&place, "mail", "mail.img"), 0, "\"mail\" is data disk 2 of the log");
