@@ -118,8 +118,9 @@ fn status_prints_what_the_devices_did_in_each_interval() {
         }
         seen.push(line);
     }
-    watching.kill().unwrap();
-    watching.wait().unwrap();
+    // It ends with its reader.
+    drop(lines);
+    assert!(watching.wait().unwrap().success());
     assert!(seen.len() < 1000, "no write to the log is shown: {seen:?}");
     nbd.disconnect().unwrap();
     expect(&place.run("stop", &[]), 0, "");

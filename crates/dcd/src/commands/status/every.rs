@@ -1,7 +1,8 @@
 //! `dcd status --every TIME`: what each device has done in each interval.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,8 +31,12 @@ pub fn run(files: &[PathBuf], interval: Nanos) -> Result<(), Failure> {
         let now = look(files)?;
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
-        println!("{}", table(&before, &now, seconds));
-        before = now;
+        match writeln!(std::io::stdout(), "{}", table(&before, &now, seconds)) {
+            Ok(()) => before = now,
+            // The reader has gone.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Failure::io("standard output", error)),
+        }
     }
 }
 
