@@ -181,11 +181,8 @@ impl Advised for AssembleError {
             AssembleError::InDoubt { absent, lacks_journal, .. } => {
                 return Some(about_doubt(absent, *lacks_journal));
             }
-            AssembleError::ForeignJournal { kib } => {
-                return Some(format!(
-                    "name another device, or write zeroes over its first {kib} KiB, as \"dcd format --force\" does to the device of a \
-                     cache's log"
-                ));
+            AssembleError::ForeignJournal => {
+                "name the right device for it, and leave this one as it is: it may have data that only it has"
             }
             AssembleError::Apart(apart) => return apart.advice(),
             AssembleError::Replay(error) => return about_journal(error),
@@ -234,16 +231,16 @@ impl Advised for AssembleError {
 fn about_doubt(absent: &[usize], lacks_journal: bool) -> String {
     let bring_back = (!absent.is_empty()).then(|| format!("reconnect {}", members_named(absent)));
     let journal = lacks_journal.then(|| "reconnect the journal that it had".to_owned());
-    let accept = "accept wrong blocks (\"dcd serve --accept-damage\")".to_owned();
+    let accept = "accept wrong blocks (\"dcd serve --accept-doubt\")".to_owned();
     bring_back.into_iter().chain(journal).chain([accept]).collect::<Vec<_>>().join(", or ")
 }
 
 fn about_journal(error: &ReplayError) -> Option<String> {
     let computed = "if no member is missing, the parity is computed again";
-    let without = format!("\"dcd serve --accept-damage\" starts without its records: {computed}");
+    let without = format!("\"dcd serve --accept-doubt\" starts without its records: {computed}");
     Some(match error {
         ReplayError::NotThis => format!(
-            "name that one; if it is gone for good, \"dcd serve --accept-damage\" starts without it: {computed}"
+            "name that one; if it is gone for good, \"dcd serve --accept-doubt\" starts without it: {computed}"
         ),
         ReplayError::Damaged(_) => without,
         ReplayError::Shrunk { .. } => {
@@ -285,7 +282,7 @@ impl Advised for CommandError {
                 "\"dcd array add\" takes a device that is named in the place of the member, or in \"spares\""
             }
             CommandError::InDoubt => {
-                "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
+                "copy what can be read to another disk; \"dcd serve --accept-doubt\" then computes the rest, and it may be wrong"
             }
             CommandError::MemberMissing => "rebuild it first",
             CommandError::LegInUse => "\"dcd log remove\" takes out a leg that has not failed",
@@ -317,9 +314,12 @@ impl Advised for ArrayNote {
                 "in the stack file, name it in the place of that member in \"of\", take it out of \"spares\", and remove the table of the \
                  device that it replaces"
             }
-            ArrayNote::JournalFailed { .. } => "give the array another journal",
+            ArrayNote::JournalFailed { .. } => {
+                "give the array another journal. If the stack file names none, it is in the first 64 MiB of the log's device: write the log's place \
+                 into the file, too, as a slice of that device with first = \"64MiB\""
+            }
             ArrayNote::InDoubt => {
-                "copy what can be read to another disk; \"dcd serve --accept-damage\" then computes the rest, and it may be wrong"
+                "copy what can be read to another disk; \"dcd serve --accept-doubt\" then computes the rest, and it may be wrong"
             }
             ArrayNote::Unreadable { .. } => "reconnect the missing members, or write these blocks again",
             ArrayNote::Unused(unused) => match &unused.why {
@@ -347,7 +347,7 @@ impl Advised for ChangeError {
             ChangeError::InDoubt(member) => {
                 return Some(format!(
                     "serve the array until its state is \"good\"; if it cannot be served without member {member}, use \"dcd serve \
-                     --accept-damage\""
+                     --accept-doubt\""
                 ));
             }
             ChangeError::Apart(apart) => return apart.advice(),

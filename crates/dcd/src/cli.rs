@@ -193,10 +193,12 @@ pub struct Serve {
     /// Discard acknowledged writes that only the log has (with --without-cache)
     #[arg(long, requires = "without_cache")]
     pub force: bool,
-    /// Start although writes in the log are damaged: they read as errors or as older data. Also start an array that lacks members
-    /// although its parity is in doubt: its blocks may then be wrong
+    /// Start although writes in the log are damaged: they read as errors or as older data
     #[arg(long, conflicts_with = "without_cache")]
     pub accept_damage: bool,
+    /// Start an array although its journal is lost, or although it lacks members and its parity is in doubt: blocks of it may then be wrong
+    #[arg(long)]
+    pub accept_doubt: bool,
     /// For tests: answer flushes from RAM that the stack declares non-volatile. What is not destaged is lost when this process is killed
     #[arg(long, hide = true)]
     pub i_have_nvram: bool,

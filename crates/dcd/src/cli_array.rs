@@ -170,7 +170,7 @@ pub struct ArrayRebuild {
     pub array: ArrayArgs,
     /// Rebuild an array that is not served even from parity that is in doubt: blocks of the missing members may be wrong
     #[arg(long)]
-    pub accept_damage: bool,
+    pub accept_doubt: bool,
     /// Print only errors and the result, no progress
     #[arg(long, short)]
     pub quiet: bool,

@@ -9,9 +9,10 @@ pub struct Asked {
     /// Identity of this machine: a log records which machine serves it. None if it does not matter: writes stay in RAM, or time is
     /// virtual.
     pub machine: Option<u64>,
-    /// Lets log caches start although acknowledged records of their logs are damaged, and arrays although their parity is in doubt and
-    /// members are missing.
+    /// Lets log caches start although acknowledged records of their logs are damaged.
     pub accept_damage: bool,
+    /// Lets arrays start although their journals are lost, or although their parity is in doubt and members are missing.
+    pub accept_doubt: bool,
     /// Lets log caches start although another machine has served their logs last, and has not stopped them.
     pub take_over: bool,
     /// Lets arrays start although members are missing that are not known to have failed.
@@ -47,7 +48,7 @@ impl Asked {
 
     pub(crate) fn of_array(&self, config: &RaidConfig) -> RaidConfig {
         RaidConfig {
-            accept_damage: self.accept_damage,
+            accept_damage: self.accept_doubt,
             non_volatile: config.non_volatile && !self.volatile,
             pass_rate: if self.only_looks { 0 } else { config.pass_rate },
             ..config.clone()

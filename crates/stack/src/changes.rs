@@ -44,6 +44,18 @@ impl StackFile {
         }
     }
 
+    /// Takes the journals of all arrays out of use, as `journal = "none"` does, but a log stays where it is. True if there was one.
+    pub fn leave_out_journals(&mut self) -> bool {
+        let mut had_one = false;
+        for (_, raid) in self.arrays_mut() {
+            had_one |= raid.journal.take().is_some();
+            raid.hole_accepted = true;
+            (raid.config.journal, raid.config.journal_implied) = (false, false);
+            (raid.config.journal_given_up, raid.config.journal_required) = (true, false);
+        }
+        had_one
+    }
+
     /// Keeps only these parts, and the devices and layers below them.
     pub fn keep_only(&mut self, parts: &[&str]) {
         let needed = self.needed_by(parts);

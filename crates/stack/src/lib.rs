@@ -71,3 +71,4 @@ pub use status::{LayerStatus, WriteCacheState, WriteCacheStatus};
 pub use trace_file::{Overrun, Recording};
 pub use units::{HumanBytes, UnitError, parse_duration, parse_size, toml_text};
 pub use window::{DestageWindow, WindowError};
+pub use write_hole::IMPLIED_JOURNAL_BYTES;

@@ -9,7 +9,7 @@ use crate::order::needed;
 
 /// Size of the journal, at the beginning of the log's device: a hundred stripes of five members with strips of 128 KiB. It is equal
 /// for all arrays, so that the log does not move when an array grows. An array with larger stripes reports an error.
-const JOURNAL_BYTES: u64 = 64 << 20;
+pub const IMPLIED_JOURNAL_BYTES: u64 = 64 << 20;
 
 /// The name of the added journal layer, which shows its array.
 fn journal_of(array: &str) -> String {
@@ -60,7 +60,8 @@ fn add(layers: &mut Vec<LayerSpec>, cache: usize, array: usize) {
     let LayerKind::Raid(raid) = &mut layers[array].kind else { unreachable!("it is one") };
     raid.journal = Some(Located { text: journal.clone(), span: span.clone() });
     (raid.config.journal, raid.config.journal_implied) = (true, true);
-    for (name, first_bytes, size_bytes) in [(journal, 0, Some(JOURNAL_BYTES)), (own_log, JOURNAL_BYTES, None)]
+    for (name, first_bytes, size_bytes) in
+        [(journal, 0, Some(IMPLIED_JOURNAL_BYTES)), (own_log, IMPLIED_JOURNAL_BYTES, None)]
     {
         let slice = SliceSpec { of: of.clone(), first_bytes, size_bytes, implied: true };
         layers.push(LayerSpec { name, kind: LayerKind::Slice(slice), span: span.clone() });

@@ -301,7 +301,7 @@ fn members_may_be_missing_after_a_cut_at_the_beginning() {
                         not_begun += 1;
                     }
                     // Something has moved, and more is missing than the parity makes up for.
-                    Err(GrowError::TooManyFailed { .. }) if missing.len() > parity => {}
+                    Err(GrowError::TooManyMissing { .. }) if missing.len() > parity => {}
                     Err(error) => panic!("{about}: {error}"),
                 }
             }

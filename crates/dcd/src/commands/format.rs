@@ -10,7 +10,7 @@ use dcd_engine::log_cache::offline::{
     FormatOptions, add_disk, admit_format, format, is_format_begun, read_superblock,
 };
 use dcd_engine::log_cache::{LogCacheConfig, LogError};
-use dcd_engine::{BlockDevice, Geometry, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, Extent, Geometry, Lba, SECTOR_BYTES};
 use dcd_io::MemoryDevice;
 use dcd_stack::{DeviceSource, HumanBytes, LayerKind, StackFile, toml_text};
 
@@ -18,21 +18,24 @@ use crate::cli::{Detach, Format};
 use crate::commands::create::has_units;
 use crate::commands::detach;
 use crate::commands::disks::names_content;
-use crate::commands::log::make_legs;
+use crate::commands::log::{FormattedLegs, look_at_legs, make_legs, make_missing};
 use crate::control::{sockets_dir, stack_name, stacks_dir};
 use crate::failure::Failure;
+use crate::session::below::range;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::open::{OpenedCache, reserve_space};
-use crate::session::overwrite;
+use crate::session::journal::admit_journal;
+use crate::session::open::{OpenedCache, reserve_space, superblock_of};
+use crate::session::overwrite::{self, DeviceRange};
 use crate::session::random::random_uuid;
 use crate::session::record::{
     AttachmentState, DiskRecord, Teller, admit_attach, admit_on_array, admit_overwrite, admit_without_record,
     uuid_text,
 };
-use crate::session::survey::{open_record, record, start, target};
+use crate::session::started::StartedPart;
+use crate::session::survey::{array_record, for_looks, open_record, record, start, target};
 use crate::session::system::{is_by_content, logs_in_memory};
-use crate::session::tell::{clear_foreign_journal, tell_members};
+use crate::session::tell::{array_with_journal_beside, clear_foreign_journal, tell_members};
 
 pub fn run(args: &Format) -> Result<(), Failure> {
     make(args, &written_stack(args)?)?;
@@ -69,17 +72,27 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
             made.file_that_is_missing(Some(path));
         }
     }
+    let replaced = args.replace.as_deref().map(|old| refuse_to_replace(old, &choice)).transpose()?.flatten();
+    let legs = refuse(&choice, args.force, replaced.as_deref())?;
     if let Some(old) = &args.replace {
-        refuse_to_replace(old, &choice)?;
-        try_first(args, &choice)?;
+        try_first(args, &choice, &legs)?;
         detach::run(&Detach::of(old))?;
+    }
+    // All reasons against it have been told: what is on the devices is overwritten from here on.
+    if let FormattedLegs::New { retired } = legs {
+        overwrite::tell(retired);
+        make_legs(&choice)?;
     }
     if args.force {
         clear_foreign_journal(&choice)?;
     }
-    make_legs(&choice, args.force)?;
     let mut opened = OpenedCache::open(&choice, Purpose::Create)?;
-    let is_retired = refuse(&mut opened, &choice, args.force)?;
+    // Another command may have attached a cache since.
+    let superblock = read_superblock(&mut opened.log).ok();
+    refuse_attached(&opened.records, superblock.as_ref(), args.force, None)?;
+    let retired = refuse_content(&mut opened.log, &choice, args.force)?;
+    let is_retired = retired.is_some();
+    overwrite::tell(retired);
     reserve_space(&choice.site, &opened.parts, &choice.log)?;
     if let Some(path) = &args.stack {
         write_new(path, written, &mut made)?;
@@ -189,9 +202,9 @@ fn options(args: &Format, out_of_date: bool) -> Result<FormatOptions, Failure> {
     })
 }
 
-/// Refuses to replace the cache of another stack file where the two have different data disks, or share a device for their logs. The order
-/// of the disks may differ: the old log has nothing for them once it is replaced.
-fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
+/// Refuses to replace the cache of another stack file where the two have different data disks, or share sectors for their logs. The order
+/// of the disks may differ: the old log has nothing for them once it is replaced. Returns the UUID of the cache that is replaced.
+fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<Option<String>, Failure> {
     let before = CacheChoice::load(old, None)?;
     let paths = |choice: &CacheChoice| {
         let disks = choice.disks().iter().filter(|disk| !choice.site.is_free_place(disk));
@@ -206,47 +219,63 @@ fn refuse_to_replace(old: &Path, choice: &CacheChoice) -> Result<(), Failure> {
             choice.site.path.display()
         )));
     }
-    // Only whole devices are compared: two logs may lie on slices of one.
-    let devices = |choice: &CacheChoice| -> Vec<PathBuf> {
-        let legs = choice.legs();
-        let parts = if legs.is_empty() { vec![choice.log.as_str()] } else { legs };
-        let devices = parts.into_iter().filter(|part| choice.site.layer(part).is_none());
-        let paths = devices.filter_map(|part| choice.site.path_below(part));
-        paths.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())).collect()
+    let (olds, news) = (places(&before), places(choice));
+    let is_same = |(new, extent): &&(PathBuf, Extent)| {
+        olds.iter().any(|(old, other)| old == new && other.overlaps(*extent))
     };
-    let (olds, news) = (devices(&before), devices(choice));
-    let same = news.into_iter().find(|device| olds.contains(device));
-    match same.or_else(|| (before.log_name() == choice.log_name()).then(|| choice.log_name())) {
-        Some(same) => Err(Failure::Failed(format!(
-            "{} has the same log, {}: name the new one in the other file. Nothing was changed",
+    match news.iter().find(is_same) {
+        Some((same, _)) => Err(Failure::Failed(format!(
+            "{} has the same log, {}, or one that overlaps it: name another place for the new one in the other file. Nothing was changed",
             old.display(),
             same.display()
         ))),
-        None => Ok(()),
+        None => Ok(superblock_of(&before)?.map(|superblock| uuid_text(superblock.cache_uuid))),
     }
 }
 
-/// Tries the format on devices whose writes stay in RAM, so that it is refused before the old log is touched. A crash after the old log is
-/// detached leaves a plain disk, for a format without --replace.
-fn try_first(args: &Format, choice: &CacheChoice) -> Result<(), Failure> {
-    make_legs(choice, args.force)?;
-    let is_retired;
+/// The places of a log, or of its legs, on their devices.
+fn places(choice: &CacheChoice) -> Vec<(PathBuf, Extent)> {
+    let place = |part: &str| {
+        let path = choice.site.path_below(part).map_or_else(|| PathBuf::from(part), Path::to_owned);
+        // To the end of a device of any size.
+        let extent = range(&choice.site, part, u64::MAX >> 1);
+        let extent = extent.unwrap_or(Extent::new(Lba(0), u64::MAX >> 1));
+        (fs::canonicalize(&path).unwrap_or(path), extent)
+    };
+    let legs = choice.legs();
+    if legs.is_empty() { vec![place(&choice.log)] } else { legs.into_iter().map(place).collect() }
+}
+
+/// Tries the format on devices whose writes stay in RAM, so that it is refused before the old log is touched. A format with --replace that is cut
+/// off after the old log is detached can be repeated: there is nothing to detach then.
+fn try_first(args: &Format, choice: &CacheChoice, legs: &FormattedLegs) -> Result<(), Failure> {
+    let site = &choice.site;
+    let names = choice.legs();
+    let names = if names.is_empty() { vec![choice.log.as_str()] } else { names };
     {
-        let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Create)?;
-        let mut log = offline.part(target(&parts, &choice.log));
-        if let Some(record) = record(&choice.site, &parts, &choice.log)? {
-            refuse_data_disk(&record, choice, args.force)?;
-        }
-        is_retired = refuse_content(&mut log, choice, args.force)?.is_some();
-        reserve_space(&choice.site, &parts, &choice.log)?;
+        // The devices can be opened for changes, and have space.
+        let (_offline, parts) = start(site, &names, Purpose::Create)?;
+        names.iter().try_for_each(|name| reserve_space(site, &parts, name))?;
     }
-    let (offline, parts) = start(&choice.site, &[&choice.log], Purpose::Look)?;
-    let mut log = offline.part(target(&parts, &choice.log));
-    let records = choice.of_disks().iter().map(open_record).collect::<Result<Vec<_>, Failure>>()?;
-    let options = options(args, is_retired || is_out_of_date(&records, &mut log)?)?;
     let stand_in = |_: &String| MemoryDevice::new(TRIED_BYTES);
-    format_for_all(&mut log, &mut choice.disks().iter().map(stand_in).collect::<Vec<_>>(), &options)?;
-    Ok(())
+    let mut disks: Vec<_> = choice.disks().iter().map(stand_in).collect();
+    if let FormattedLegs::Made = legs {
+        let (offline, parts) = start(&for_looks(site, Purpose::Look), &[&choice.log], Purpose::Look)?;
+        let mut log = offline.part(target(&parts, &choice.log));
+        let is_retired = refuse_content(&mut log, choice, args.force)?.is_some();
+        let records = choice.of_disks().iter().map(open_record).collect::<Result<Vec<_>, Failure>>()?;
+        let options = options(args, is_retired || is_out_of_date(&records, &mut log)?)?;
+        return format_for_all(&mut log, &mut disks, &options).map(|_| ());
+    }
+    // The mirror has no labels yet. Its log will be as long as on the smallest leg.
+    let (offline, parts) = start(site, &names, Purpose::Look)?;
+    let legs = names.iter().map(|leg| offline.part(target(&parts, leg)));
+    let smallest = legs.min_by_key(|leg| leg.geometry().sectors);
+    let mut leg = smallest.expect("a mirror has legs");
+    let mut content = DeviceRange::on_leg(&mut leg);
+    let extent = range(site, &choice.log, content.extent.sectors).unwrap_or(content.extent);
+    let mut log = DeviceRange { device: &mut content, extent };
+    format_for_all(&mut log, &mut disks, &options(args, true)?).map(|_| ())
 }
 
 /// Size of the data disk in a trial format: the log does not depend on it.
@@ -275,42 +304,97 @@ impl Drop for Made {
     }
 }
 
-/// Refuses to lose data: a log device with something on it, or a data disk that has a cache already. Nothing is started, so no start is
-/// judged. Returns true for a log device with something on it that nothing needs any more.
-fn refuse(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<bool, Failure> {
-    let unfinished = unfinished(opened)?;
-    let log = read_superblock(&mut opened.log).ok();
+/// Refuses to lose data: a log device with something on it, or a data disk that has a cache already, other than the one that is `replaced`. All
+/// reasons are told together, and nothing has been written then. Missing files are made.
+fn refuse(choice: &CacheChoice, force: bool, replaced: Option<&str>) -> Result<FormattedLegs, Failure> {
+    let log = (!choice.is_mirrored()).then_some(&choice.log);
+    let parts: Vec<&str> = choice.disks().iter().chain(log).map(String::as_str).collect();
+    make_missing(&choice.site, &parts)?;
+    // Log and data may lie on one device. Devices that are in use are refused, as those of a start that changes them.
+    let choice = &choice.holding(Purpose::Create);
+    let site = &choice.site;
+    let mut checks = Vec::new();
+    let legs = kept(&mut checks, look_at_legs(choice, force));
+    let mut log = match legs {
+        Some(FormattedLegs::Made) => {
+            let looked = start(&for_looks(site, Purpose::Look), &[&choice.log], Purpose::Look);
+            kept(&mut checks, looked)
+                .map(|(offline, parts)| (offline.part(target(&parts, &choice.log)), parts))
+        }
+        _ => None,
+    };
+    let superblock = log.as_mut().and_then(|(log, _)| read_superblock(log).ok());
+    // Journals are looked at on their own: they may lie on legs that are not made yet.
+    let mut bare = site.clone();
+    bare.file.leave_out_journals();
+    bare.asked.accept_doubt = true;
+    let mut records = Vec::new();
+    for disk in choice.disks() {
+        let started = kept(&mut checks, start(&bare, &[disk], Purpose::Look));
+        if let Some((offline, parts)) = started.as_ref().filter(|_| !force) {
+            checks.push(refuse_log_on_data(&mut offline.part(target(parts, disk)), disk, choice));
+        }
+        let record = match array_record(site, disk)? {
+            Some(record) => Some(record),
+            None => started.map(|(_offline, parts)| record(site, &parts, disk)).transpose()?.flatten(),
+        };
+        records.push(record);
+    }
+    checks.push(refuse_attached(&records, superblock.as_ref(), force, replaced));
+    if let Some((log, parts)) = &mut log {
+        let log_record = match array_record(site, &choice.log)? {
+            Some(record) => Some(record),
+            None => record(site, parts, &choice.log)?,
+        };
+        checks.extend(log_record.iter().map(|record| refuse_data_disk(record, choice, force)));
+        checks.push(refuse_occupied(&records, log, force));
+        checks.push(refuse_content(log, choice, force).map(|_| ()));
+    }
+    if !force {
+        let journal = log.is_some().then(|| array_with_journal_beside(choice)).flatten();
+        checks.push(journal.map_or(Ok(()), |array| admit_journal(site, array)));
+    }
+    Failure::of_all(checks)?;
+    Ok(legs.expect("its refusal was told"))
+}
+
+/// Takes the failure of a look to the others.
+fn kept<T>(checks: &mut Vec<Result<(), Failure>>, looked: Result<T, Failure>) -> Option<T> {
+    looked.map_err(|failure| checks.push(Err(failure))).ok()
+}
+
+/// Refuses data disks that have a cache already, other than the one that is `replaced`. `log`: the superblock of the log that is to be overwritten.
+fn refuse_attached(
+    records: &[Option<DiskRecord>],
+    log: Option<&LogSuperblock>,
+    force: bool,
+    replaced: Option<&str>,
+) -> Result<(), Failure> {
+    let unfinished = unfinished(records, log)?;
     let of_disk = |record: &DiskRecord| {
-        refuse_lost_record(record, force)?;
         let mut all = record.load_with_others()?;
+        if replaced.is_none() {
+            refuse_lost_record(record, force)?;
+        }
         log.iter().for_each(|log| all.doubt(log));
-        all.0.retain(|own| Some(&own.cache_uuid) != unfinished.as_ref());
+        all.0.retain(|own| ![unfinished.as_deref(), replaced].contains(&Some(&own.cache_uuid)));
         admit_attach(&all, record.extent(), force)?;
         match record.teller() {
             Teller::Members => Ok(admit_on_array(&all, record.extent())?),
             _ => Ok(()),
         }
     };
-    let mut checks: Vec<Result<(), Failure>> = opened.records.iter().flatten().map(of_disk).collect();
-    checks.extend(opened.log_record.iter().map(|record| refuse_data_disk(record, choice, force)));
-    checks.push(refuse_log_on_data(opened, choice, force));
-    checks.push(refuse_occupied(&opened.records, &mut opened.log, force));
-    let content = refuse_content(&mut opened.log, choice, force);
-    let (content, retired) = content.map_or_else(|refusal| (Err(refusal), None), |retired| (Ok(()), retired));
-    checks.push(content);
-    Failure::of_all(checks)?;
-    let is_retired = retired.is_some();
-    overwrite::tell(retired);
-    Ok(is_retired)
+    Failure::of_all(records.iter().flatten().map(of_disk).collect::<Vec<_>>())
 }
 
 /// Returns the cache of the log if its format was cut off before each disk had a record. It was never started, so it holds nothing.
-fn unfinished(opened: &mut OpenedCache) -> Result<Option<String>, Failure> {
-    let Some(superblock) = read_superblock(&mut opened.log).ok().filter(|found| found.epoch == 0) else {
-        return Ok(None);
-    };
+fn unfinished(
+    records: &[Option<DiskRecord>],
+    log: Option<&LogSuperblock>,
+) -> Result<Option<String>, Failure> {
+    let Some(superblock) = log.filter(|found| found.epoch == 0) else { return Ok(None) };
     let uuid = uuid_text(superblock.cache_uuid);
-    for record in opened.records.iter().flatten() {
+    for record in records.iter().flatten() {
         if record.load()?.of(record.extent()).is_none_or(|own| own.cache_uuid != uuid) {
             return Ok(Some(uuid));
         }
@@ -319,16 +403,13 @@ fn unfinished(opened: &mut OpenedCache) -> Result<Option<String>, Failure> {
 }
 
 /// Refuses a data disk that has a log on it.
-fn refuse_log_on_data(opened: &mut OpenedCache, choice: &CacheChoice, force: bool) -> Result<(), Failure> {
-    for (disk, data) in choice.disks().iter().zip(opened.data.disks_mut()) {
-        let Some(log) = overwrite::log_in_use(data).filter(|_| !force) else { continue };
-        let data = choice.site.path_below(disk).unwrap_or(Path::new(disk));
-        return Err(Failure::refused(
-            format!("{} has {log} on it", data.display()),
-            "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
-        ));
-    }
-    Ok(())
+fn refuse_log_on_data(data: &mut StartedPart, disk: &str, choice: &CacheChoice) -> Result<(), Failure> {
+    let Some(log) = overwrite::log_in_use(data) else { return Ok(()) };
+    let data = choice.site.path_below(disk).unwrap_or(Path::new(disk));
+    Err(Failure::refused(
+        format!("{} has {log} on it", data.display()),
+        "log and data may have been swapped; if that cache is out of use, \"dcd detach\" it, or add --force",
+    ))
 }
 
 fn refuse_lost_record(record: &DiskRecord, force: bool) -> Result<(), Failure> {

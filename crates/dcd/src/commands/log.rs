@@ -16,9 +16,11 @@ use crate::output::print_json;
 use crate::progress::Progress;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::overwrite::{may_overwrite, refuse_content};
+use crate::session::overwrite::{admit, may_overwrite, refuse_content};
+use crate::session::random::{random_id, random_uuid};
 use crate::session::serving::status::{DeviceStatus, ServerStatus, leg_name, legs_text, mirror_of_server};
 use crate::session::site::Site;
+use crate::session::started::StartedPart;
 use crate::session::survey::{legs_of, start, target};
 
 /// Name of a failed leg that the stack file names no more.
@@ -309,13 +311,29 @@ fn forgettable(mirrored: &Mirrored, name: &str, legs: &[LegStatus]) -> Result<&'
     }
 }
 
-/// Makes legs of the devices of a log that is to be formatted, unless they already are those of one log. `force`: always, over any content.
-pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
+/// The legs of a log that is to be made.
+pub enum FormattedLegs {
+    /// The devices are the legs of one log already, or the log is on one device.
+    Made,
+    /// The devices are no legs yet, or are to be made legs anew. `retired`: descriptions of old logs on them.
+    New { retired: Vec<String> },
+}
+
+/// Makes the missing files of parts of a stack, or reports those that cannot be made.
+pub fn make_missing(site: &Site, parts: &[&str]) -> Result<(), Failure> {
+    let missing: Vec<&str> = parts.iter().copied().filter(|part| !site.is_there(part)).collect();
+    if missing.is_empty() { Ok(()) } else { start(site, &missing, Purpose::Create).map(|_| ()) }
+}
+
+/// Looks at the devices of a mirrored log that is to be formatted, and refuses those that may not be overwritten. `force`: none is refused, and
+/// all are made legs anew.
+pub fn look_at_legs(choice: &CacheChoice, force: bool) -> Result<FormattedLegs, Failure> {
     let legs = choice.legs();
     if legs.is_empty() {
-        return Ok(());
+        return Ok(FormattedLegs::Made);
     }
-    let (offline, parts) = start(&choice.site, &legs, Purpose::Create)?;
+    make_missing(&choice.site, &legs)?;
+    let (offline, parts) = start(&choice.site, &legs, Purpose::Look)?;
     let mut devices: Vec<_> = legs.iter().map(|leg| offline.part(target(&parts, leg))).collect();
     let labels: Vec<_> = devices.iter_mut().map(|device| Label::read(device)).collect();
     let is_one_log = match labels.iter().cloned().collect::<Result<Vec<_>, LabelError>>() {
@@ -328,9 +346,10 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
             .is_ok_and(|(label, _)| label.whole().count() == legs.len() && label.legs.len() == legs.len())
     });
     if is_one_log && is_complete && !force {
-        return Ok(());
+        return Ok(FormattedLegs::Made);
     }
-    for ((leg, device), label) in legs.iter().zip(&mut devices).zip(&labels) {
+    let mut retired = Vec::new();
+    let mut admit_leg = |(leg, device, label): (&&str, &mut StartedPart, &Result<_, LabelError>)| {
         let is_leg = matches!(label, Ok(_) | Err(LabelError::Version(_) | LabelError::Damaged));
         if is_leg && !force && refuse_content(leg, device, false).is_err() {
             return Err(Failure::refused(
@@ -338,13 +357,23 @@ pub fn make_legs(choice: &CacheChoice, force: bool) -> Result<(), Failure> {
                 "name all legs of that log, or choose another device; or add --force, which overwrites it",
             ));
         }
-        may_overwrite(&choice.site, &parts, leg, device, force)?;
-    }
-    let ids = legs.iter().map(|_| crate::session::random::random_id()).collect::<Result<Vec<u64>, _>>()?;
-    let uuid = crate::session::random::random_uuid()?;
+        retired.extend(admit(&choice.site, &parts, leg, device, force)?);
+        Ok(())
+    };
+    let each = legs.iter().zip(&mut devices).zip(&labels);
+    Failure::of_all(each.map(|((leg, device), label)| admit_leg((leg, device, label))).collect::<Vec<_>>())?;
+    Ok(FormattedLegs::New { retired })
+}
+
+/// Makes legs of the devices of a log, over any content.
+pub fn make_legs(choice: &CacheChoice) -> Result<(), Failure> {
+    let legs = choice.legs();
+    let (offline, parts) = start(&choice.site, &legs, Purpose::Create)?;
+    let mut devices: Vec<_> = legs.iter().map(|leg| offline.part(target(&parts, leg))).collect();
+    let ids = legs.iter().map(|_| random_id()).collect::<Result<Vec<u64>, _>>()?;
     let mut all: Vec<&mut dyn BlockDevice> =
         devices.iter_mut().map(|device| device as &mut dyn BlockDevice).collect();
-    dcd_engine::mirror::offline::create(&mut all, uuid, &ids)
+    dcd_engine::mirror::offline::create(&mut all, random_uuid()?, &ids)
         .map(|_| ())
         .map_err(|(leg, error)| Failure::Failed(format!("\"{}\" cannot be a leg: {error}", legs[leg])))
 }

@@ -60,6 +60,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     messages::note(Priority::Notice, &format!("a server starts, version {}", crate::cli::VERSION));
     let mut site = Site::load(&args.file)?;
     site.asked.accept_damage = args.accept_damage;
+    site.asked.accept_doubt = args.accept_doubt;
     if !site.serve.has_front_end() {
         return Err(Failure::Failed(format!(
             "{}: there is no front-end: add nbd = \"unix:PATH\", fuse = \"DIR\", vhost-user = \"unix:PATH\" or ublk = true to [serve]",
@@ -94,14 +95,14 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let loses_marks = match () {
         () if other.is_some() => Some("another machine had the disk"),
         () if !left_out.is_empty() => Some("the server was started without one of its devices"),
-        () if args.accept_damage => Some("damage may have been accepted"),
+        () if args.accept_damage || args.accept_doubt => Some("damage may have been accepted"),
         () if site.arrays().next().is_some() => Some("commands for the array may have changed blocks"),
         () => None,
     };
     // The disk may lack data that a virtual machine knows from before. One that boots anew is let in.
     let changed = match () {
         () if other.is_some() => Some("another machine had the disk"),
-        () if args.accept_damage => Some("damage may have been accepted"),
+        () if args.accept_damage || args.accept_doubt => Some("damage may have been accepted"),
         () if args.without_cache => Some("the disk is served without its cache"),
         () => None,
     };
@@ -136,6 +137,8 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     watch.doing("recovering: a log is read, or the members of an array");
     if let Err(error) = stack.activate(&mut driver) {
         running.note_end(dcd_engine::Pump::now(&driver), &stack)?;
+        // The refusal looks at the devices.
+        drop((stack, driver));
         return Err(Failure::Refused(take_over::refusal(&site, other, &error)));
     }
     running.note_started(dcd_engine::Pump::now(&driver), &stack)?;

@@ -29,13 +29,15 @@ pub fn home_path<'a>(file: &'a StackFile, part: &'a str) -> Option<&'a Path> {
     }
 }
 
-/// Returns the range of its array that a part is.
-pub fn range(file: &StackFile, part: &str, array_sectors: u64) -> Option<Extent> {
-    let kind = &file.layer(part)?.kind;
-    if matches!(kind, LayerKind::Raid(_)) {
-        return Some(Extent::new(Lba(0), array_sectors));
-    }
-    let below = range(file, kind.below_names().first()?, array_sectors)?;
+/// Returns the range that a part is of its array, mirror or device, which has this number of sectors.
+pub fn range(file: &StackFile, part: &str, sectors: u64) -> Option<Extent> {
+    let kind = match file.layer(part).map(|layer| &layer.kind) {
+        None | Some(LayerKind::Raid(_) | LayerKind::Mirror(_)) => {
+            return Some(Extent::new(Lba(0), sectors));
+        }
+        Some(kind) => kind,
+    };
+    let below = range(file, kind.below_names().first()?, sectors)?;
     let LayerKind::Slice(slice) = kind else { return Some(below) };
     let first = slice.first_bytes / SECTOR_BYTES;
     let rest = below.sectors.checked_sub(first)?;

@@ -23,6 +23,7 @@ pub mod absent;
 pub mod below;
 pub mod choice;
 pub mod devices;
+pub mod journal;
 pub mod judge;
 pub mod machine;
 pub mod members;

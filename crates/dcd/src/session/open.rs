@@ -20,9 +20,10 @@ use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Purpose, memory_place};
 use crate::session::judge::admit_machine;
 use crate::session::machine;
+use crate::session::members::Devices;
 use crate::session::record::{DiskRecord, Refusal};
 use crate::session::site::Site;
-use crate::session::started::StartedPart;
+use crate::session::started::{Started, StartedPart};
 use crate::session::survey::{array_record, for_looks, legs_of, record, start, target, why_missing};
 
 /// Number of bytes at the start of a file that tell a log from a text.
@@ -34,8 +35,6 @@ pub struct OpenedCache {
     pub data: JoinedDisks<StartedPart>,
     /// Record of each data disk; none if that has no path (RAM), or is not one range of one device or array.
     pub records: Vec<Option<DiskRecord>>,
-    /// Record of the device that a new log is to lie on: that may be the data disk of another cache.
-    pub log_record: Option<DiskRecord>,
     pub parts: Parts,
 }
 
@@ -48,20 +47,21 @@ impl OpenedCache {
             leave_out_missing(&mut choice)?;
         }
         let choice = &choice;
-        let log_array = if create { array_record(&choice.site, &choice.log)? } else { None };
         let of_arrays = choice.disks().iter().map(|disk| array_record(&choice.site, disk));
         let of_arrays = of_arrays.collect::<Result<Vec<_>, _>>()?;
         let site = for_looks(&choice.site, purpose);
         let wanted: Vec<&str> = [&choice.log].into_iter().chain(choice.disks()).map(String::as_str).collect();
-        let (offline, parts) = start(&site, &wanted, purpose)?;
-        let record_of = |name: &str, array: Option<DiskRecord>| match array {
-            Some(array) => Ok(Some(array)),
-            None => record(&choice.site, &parts, name),
+        let (offline, parts) = match start(&site, &wanted, purpose) {
+            Err(Failure::Refused(why)) if !create => without_journals(&site, &wanted, purpose, why)?,
+            started => started?,
         };
-        let log_record = if create { record_of(&choice.log, log_array)? } else { None };
         let mut records = Vec::new();
         for (disk, array) in choice.disks().iter().zip(of_arrays) {
-            records.push(match record_of(disk, array)? {
+            let record = match array {
+                Some(array) => Some(array),
+                None => record(&choice.site, &parts, disk)?,
+            };
+            records.push(match record {
                 Some(record) if !create => Some(record.attached_part()?),
                 record => record,
             });
@@ -72,8 +72,35 @@ impl OpenedCache {
             take_in_answers(&mut log, &choice.layer, purpose, choice.site.asked.take_over)?;
         }
         let data = JoinedDisks::new(choice.disks().iter().map(|disk| part(disk)).collect());
-        Ok(OpenedCache { log, data, records, log_record, parts })
+        Ok(OpenedCache { log, data, records, parts })
     }
+}
+
+/// Starts a cache's parts without the journals of its arrays, if these cannot be used: a log can be read even so, and written back to an array
+/// that was stopped cleanly. `why`: the refusal of a start with the journals.
+fn without_journals(
+    site: &Site,
+    wanted: &[&str],
+    purpose: Purpose,
+    why: Refusal,
+) -> Result<(Started, Parts), Failure> {
+    let mut without = site.clone();
+    if !without.file.leave_out_journals() {
+        return Err(why.into());
+    }
+    // Blocks of missing members may be wrong then: a look reads the log.
+    without.asked.accept_doubt |= purpose == Purpose::Look;
+    for (layer, _) in site.arrays().filter(|_| purpose == Purpose::Change) {
+        let devices = Devices::open(&ArrayChoice::of(site.clone(), layer.name.clone()), Purpose::Look)?;
+        if devices.newest.needs_journal() {
+            return Err(why.into());
+        }
+    }
+    let Some(started) = Failure::unless_busy(start(&without, wanted, purpose))? else {
+        return Err(why.into());
+    };
+    eprintln!("dcd: the array's journal is not used: {}", why.reason);
+    Ok(started)
 }
 
 /// Leaves the data disks of several out that are missing: a look at the log needs none.

@@ -3,7 +3,7 @@
 use dcd_engine::log_cache::format::LogState;
 use dcd_engine::log_cache::offline::read_superblock;
 use dcd_engine::mirror::{CONTENT_SECTOR, Label, content_sectors, was_removed};
-use dcd_engine::{BlockDevice, Geometry, Io, IoError, IoResult, SECTOR_BYTES};
+use dcd_engine::{BlockDevice, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts};
 
 use crate::failure::Failure;
@@ -21,15 +21,26 @@ pub fn may_overwrite(
     device: &mut StartedPart,
     force: bool,
 ) -> Result<(), Failure> {
+    admit(site, parts, name, device, force).map(tell)
+}
+
+/// As [`may_overwrite`], but returns the description of an old log.
+pub fn admit(
+    site: &Site,
+    parts: &Parts,
+    name: &str,
+    device: &mut StartedPart,
+    force: bool,
+) -> Result<Option<String>, Failure> {
     if let Some(record) = record(site, parts, name)? {
         admit_overwrite(&record.load_with_others()?, record.extent(), &format!("\"{name}\""), force)?;
     }
-    refuse_content(&format!("\"{name}\""), device, force).map(tell)
+    refuse_content(&format!("\"{name}\""), device, force)
 }
 
 /// Says what is overwritten although nobody has asked for it with --force.
-pub fn tell(retired: Option<String>) {
-    if let Some(what) = retired {
+pub fn tell(retired: impl IntoIterator<Item = String>) {
+    for what in retired {
         eprintln!("dcd: {what}: nothing needs it any more, and it is overwritten");
     }
 }
@@ -56,8 +67,12 @@ pub fn refuse_content(
 fn retired(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError> {
     let was = if was_removed(device)? {
         Some("a leg that was removed from a mirrored log")
-    } else if Label::read(device).is_ok() {
-        is_retired_log(&mut LegContent(device)).then_some("a leg of a log whose cache was detached")
+    } else if let Ok((label, _)) = Label::read(device) {
+        match label.is_unused() {
+            true => Some("a leg of a log that was never used, as its format was cut off"),
+            false => is_retired_log(&mut DeviceRange::on_leg(device))
+                .then_some("a leg of a log whose cache was detached"),
+        }
     } else {
         is_retired_log(device).then_some("the log of a cache that was detached")
     };
@@ -73,31 +88,49 @@ fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
 /// Describes the log of a cache that may be in use, or a leg of one, on a device that is to be a disk; none if there is none.
 pub fn log_in_use(device: &mut dyn BlockDevice) -> Option<String> {
     // A file system that was made over a leg may leave one of its labels.
-    let is_leg = Label::read(device).is_ok() && !holds_foreign(device).unwrap_or(false);
-    let found = if is_leg { read_superblock(&mut LegContent(device)) } else { read_superblock(device) };
-    let part = if is_leg { "a leg of the log" } else { "the log" };
-    match found {
-        Ok(found) if found.state == LogState::Detached => None,
-        Ok(found) => Some(format!("{part} of the cache {}", uuid_text(found.cache_uuid))),
-        // It may be being filled.
-        Err(_) => is_leg.then(|| format!("{part} of a cache")),
+    let label = Label::read(device).ok().filter(|_| !holds_foreign(device).unwrap_or(false));
+    let Some((label, _)) = label else { return named(device, "the log") };
+    if label.is_unused() {
+        return None;
+    }
+    // It may be being filled.
+    let part = "a leg of the log";
+    match read_superblock(&mut DeviceRange::on_leg(device)) {
+        Err(_) => Some(format!("{part} of a cache")),
+        Ok(_) => named(&mut DeviceRange::on_leg(device), part),
     }
 }
 
-/// The log on a leg.
-struct LegContent<'a>(&'a mut dyn BlockDevice);
+/// Describes a log that is not detached.
+fn named(log: &mut dyn BlockDevice, part: &str) -> Option<String> {
+    let found = read_superblock(log).ok().filter(|found| found.state != LogState::Detached)?;
+    Some(format!("{part} of the cache {}", uuid_text(found.cache_uuid)))
+}
 
-impl BlockDevice for LegContent<'_> {
+/// A range of a device, as a device.
+pub struct DeviceRange<'a> {
+    pub device: &'a mut dyn BlockDevice,
+    pub extent: Extent,
+}
+
+impl DeviceRange<'_> {
+    /// The content of a leg.
+    pub fn on_leg(device: &mut dyn BlockDevice) -> DeviceRange<'_> {
+        let sectors = content_sectors(device.geometry().sectors);
+        DeviceRange { device, extent: Extent::new(Lba(CONTENT_SECTOR), sectors) }
+    }
+}
+
+impl BlockDevice for DeviceRange<'_> {
     fn geometry(&self) -> Geometry {
-        let all = self.0.geometry();
-        Geometry { sectors: content_sectors(all.sectors), ..all }
+        Geometry { sectors: self.extent.sectors, ..self.device.geometry() }
     }
 
     fn run(&mut self, mut io: Io) -> IoResult {
         if let Some(at) = io.start_mut() {
-            at.0 += CONTENT_SECTOR;
+            at.0 += self.extent.start.0;
         }
-        self.0.run(io)
+        self.device.run(io)
     }
 }
 

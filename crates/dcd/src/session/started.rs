@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use dcd_engine::{
-    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, Target, Unfinished,
+    BlockDevice, Control, Geometry, Io, IoResult, LayerIndex, Nanos, Pump, Report, Stack, StartError, Target,
+    Unfinished,
 };
 use dcd_stack::LayerStatus;
 
-use crate::advice::Advised;
 use crate::failure::Failure;
 use crate::session::devices::FilePump;
 use crate::session::running::{Note, RunningCaches};
@@ -98,21 +98,24 @@ pub struct Started {
 }
 
 impl Started {
-    /// Takes over a stack, its driver and the caches in it, and activates it. `arrays`, bottom first, are stopped at the end.
+    /// Takes over a stack, its driver and the caches in it, and activates it. `arrays`, bottom first, are stopped at the end. The devices of a
+    /// stack that does not start are closed.
     pub fn start(
         stack: Stack,
         files: FilePump,
         mut caches: RunningCaches,
         arrays: Vec<LayerIndex>,
-    ) -> Result<Started, Failure> {
+    ) -> Result<Result<Started, StartError>, Failure> {
         caches.note_start()?;
         let pump = NotedPump { files, caches, ended: None };
         let mut shared = StartedStack { stack, pump, arrays: Vec::new() };
         let StartedStack { stack, pump, .. } = &mut shared;
-        stack.activate(pump).map_err(|error| error.refusal())?;
+        if let Err(error) = stack.activate(pump) {
+            return Ok(Err(error));
+        }
         pump.caches.note_started(pump.files.now(), stack)?;
         shared.arrays = arrays;
-        Ok(Started { shared: Rc::new(RefCell::new(shared)) })
+        Ok(Ok(Started { shared: Rc::new(RefCell::new(shared)) }))
     }
 
     pub fn status(&self, layer: LayerIndex) -> LayerStatus {

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::session::below::{array_below, home_path, is_read_only, range, stands_on_a_cache};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::{Opener, Purpose};
+use crate::session::journal;
 use crate::session::judge::{
     ArraySeen, CacheSeen, MirrorSeen, PlainSeen, SeenStack, StartPlan, judge, of_cache,
 };
@@ -187,7 +188,8 @@ pub fn start(site: &Site, parts: &[&str], purpose: Purpose) -> Result<(Started, 
     }
     let arrays = site.arrays().filter_map(|(layer, _)| built.parts.layers.get(&layer.name)).copied();
     let arrays = if purpose == Purpose::Look { Vec::new() } else { arrays.collect() };
-    Ok((Started::start(built.stack, opener.into_pump(), caches, arrays)?, built.parts))
+    let started = Started::start(built.stack, opener.into_pump(), caches, arrays)?;
+    Ok((started.map_err(|error| journal::refusal(&site, &error))?, built.parts))
 }
 
 /// Target of a part, in a stack that was built with it.
@@ -228,8 +230,14 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
     }
     let record = open_record(choice)?;
     if let LogSeen::Missing(why) = &mut log {
-        let (offline, parts) = start(&choice.site, &[&choice.data], Purpose::Look)?;
-        if read_superblock(&mut offline.part(target(&parts, &choice.data))).is_ok() {
+        let recorded = record.as_ref().map(|record| record.seen(None)).transpose()?;
+        let own = recorded.as_ref().and_then(|seen| seen.all.of(seen.extent));
+        journal::admit_moved_log(choice, own, why)?;
+        let data = Failure::unless_busy(start(&choice.site, &[&choice.data], Purpose::Look))?;
+        let is_log = |(offline, parts): (Started, Parts)| {
+            read_superblock(&mut offline.part(target(&parts, &choice.data))).is_ok()
+        };
+        if data.is_some_and(is_log) {
             *why = "the data device holds a dcd log, and the log device none: they are swapped".to_owned();
         }
     }

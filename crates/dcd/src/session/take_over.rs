@@ -11,10 +11,10 @@ use dcd_engine::StartError;
 use dcd_engine::log_cache::LogError;
 use dcd_stack::{DeviceSource, LayerKind, LayerSpec};
 
-use crate::advice::Advised;
 use crate::cli::TakeOver;
 use crate::failure::Failure;
 use crate::session::choice::CacheChoice;
+use crate::session::journal;
 use crate::session::machine;
 use crate::session::open::superblock_of;
 use crate::session::record::Refusal;
@@ -58,7 +58,7 @@ pub fn take_over(site: &mut Site, asked: &TakeOver) -> Result<Option<u64>, Failu
 /// Refusal for a stack that was taken over and does not start. If the log is mirrored, the other machine may have continued without
 /// the legs that are here.
 pub fn refusal(site: &Site, other: Option<u64>, error: &StartError) -> Refusal {
-    let refusal = error.refusal();
+    let refusal = journal::refusal(site, error);
     let is_mirrored = |layer: &LayerSpec| match &layer.kind {
         LayerKind::LogCache { log, .. } => site.mirror_below(&log.text).is_some(),
         _ => false,

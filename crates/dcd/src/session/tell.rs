@@ -33,6 +33,12 @@ pub fn tell_members(site: &Site, part: &str, record: &DiskRecord, gone: &[u64]) 
     Ok(())
 }
 
+/// Returns the array below a cache, if it has its own journal on the device of the log.
+pub fn array_with_journal_beside(choice: &CacheChoice) -> Option<&str> {
+    let array = array_below(&choice.site, &choice.data)?;
+    ArrayChoice::of(choice.site.clone(), array.to_owned()).journal_beside(&choice.log).map(|_| array)
+}
+
 /// Overwrites foreign data at the beginning of the log's device, if the array below the cache has its own journal there. The log, which is
 /// about to be made on the same device, overwrites what it finds, too.
 pub fn clear_foreign_journal(choice: &CacheChoice) -> Result<(), Failure> {

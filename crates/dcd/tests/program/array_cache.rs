@@ -57,8 +57,14 @@ fn dirty(log: Log) -> Place {
     let place = Place::new();
     with_cache(&place, log);
     expect(&dcd().args(["array", "create"]).arg(place.stack()).output().unwrap(), 0, "over 4 members");
+    write_dirty(&place);
+    place
+}
+
+/// Makes the cache, and writes blocks that stay in its log.
+fn write_dirty(place: &Place) {
     place.format();
-    assert_eq!(records(&place).len(), 1, "it is made with the cache");
+    assert_eq!(records(place).len(), 1, "it is made with the cache");
     let server = place.serve();
     let mut nbd = place.nbd();
     for i in 0..16u64 {
@@ -67,7 +73,24 @@ fn dirty(log: Log) -> Place {
     nbd.flush().unwrap();
     nbd.disconnect().unwrap();
     expect(&server.stop(), 0, "");
-    place
+}
+
+/// Changes the text of the stack file.
+fn edit(place: &Place, from: &str, to: &str) {
+    let text = fs::read_to_string(place.stack()).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(place.stack(), text.replace(from, to)).unwrap();
+}
+
+/// Serves the stack, and reads the blocks of [`write_dirty`].
+fn holds_all(place: &Place) {
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        assert_eq!(nbd.read(i * 65536, 4096).unwrap(), [0xd1; 4096], "block {i}");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
 }
 
 fn records(place: &Place) -> Vec<PathBuf> {
@@ -91,13 +114,7 @@ fn refused(place: &Place, more: &[&str], said: &str) {
 /// All that was written is there, and comes home.
 fn served_whole(place: &Place, log: Log) {
     with_cache(place, log);
-    let server = place.serve();
-    let mut nbd = place.nbd();
-    for i in 0..16u64 {
-        assert_eq!(nbd.read(i * 65536, 4096).unwrap(), [0xd1; 4096], "block {i}");
-    }
-    nbd.disconnect().unwrap();
-    expect(&server.stop(), 0, "");
+    holds_all(place);
 }
 
 /// The array has its journal where it has one by itself below a cache: where the device of the log begins.
@@ -385,6 +402,99 @@ fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
     expect(&place.serve().stop(), 0, "");
     // What is a journal stays one.
     expect(&place.run("format", &["--force"]), 0, "the array's journal takes the first 64 MiB of");
+}
+
+fn said(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), output.stderr.as_slice()].concat()).into_owned()
+}
+
+/// The device is the right one, and its beginning was overwritten: the log behind it is whole.
+#[test]
+fn a_log_behind_a_journal_that_was_overwritten_is_written_back_without_the_journal() {
+    let place = Place::new();
+    made_with_a_journal(&place);
+    write_dirty(&place);
+    let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+    ssd[..2_000_000].fill(b'x');
+    fs::write(place.path("ssd.img"), &ssd).unwrap();
+    refused(&place, &[], "64 KiB of acknowledged writes, as its record says");
+    let start = said(&Server::start(&place, &[]).err().expect("it is refused"));
+    assert!(start.contains("dcd rescue") && !start.contains("--force"), "{start}");
+    let format = place.run("format", &[]);
+    expect(&format, 3, "64 KiB of acknowledged writes would be lost");
+    expect(&format, 3, "there is something else where its journal should be");
+    expect(&place.run("check", &[]), 0, "journal is not used");
+    expect(&place.run("rescue", &["--list"]), 0, "64 KiB");
+    assert!(fs::read(place.path("ssd.img")).unwrap() == ssd, "nothing was changed");
+    expect(&place.run("rescue", &[]), 0, "written back");
+    // The blocks behind the first four KiB are no records, and stay.
+    let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+    ssd[..4096].fill(0);
+    fs::write(place.path("ssd.img"), ssd).unwrap();
+    holds_all(&place);
+}
+
+#[test]
+fn another_caches_log_where_a_journal_should_be_is_told_with_what_it_has() {
+    let other = crate::refusals::dirty();
+    let legs = ["[\"log\", \"log2\"]", "\"log\""];
+    for is_leg in [false, true] {
+        let place = Place::new();
+        made_with_a_journal(&place);
+        if is_leg {
+            edit(&place, "log = \"log\"", &format!("log = {}", legs[0]));
+            let device = "[device.log2]\npath = \"other.img\"\nsize = \"96MiB\"\n";
+            edit(&place, "[layer.home]", &format!("{device}[layer.home]"));
+            fs::remove_file(place.path("ssd.img")).unwrap();
+        }
+        if is_leg {
+            // The journal lies on the legs: they are made with it.
+            expect(&array(&place, &["create", "--force"]), 0, "over 4 members");
+        }
+        write_dirty(&place);
+        if is_leg {
+            edit(&place, legs[0], legs[1]);
+        } else {
+            let log = fs::read(other.path("log.img")).unwrap();
+            fs::write(place.path("ssd.img"), log).unwrap();
+            fs::File::options().write(true).open(place.path("ssd.img")).unwrap().set_len(96 << 20).unwrap();
+        }
+        let before = fs::read(place.path("ssd.img")).unwrap();
+        let start = Server::start(&place, &[]).err().expect("it is refused");
+        expect(&start, 3, if is_leg { "is a leg of a mirrored dcd log" } else { "has the log of the cache" });
+        expect(&start, 3, "64 KiB of acknowledged writes would be lost");
+        assert!(!said(&start).contains("zeroes"), "{}", said(&start));
+        let format = place.run("format", &[]);
+        expect(&format, 3, "64 KiB of acknowledged writes would be lost");
+        expect(&format, 3, "with 64 KiB that are not written back");
+        expect(&format, 3, "another cache or array needs it");
+        assert!(fs::read(place.path("ssd.img")).unwrap() == before, "nothing was changed");
+    }
+}
+
+#[test]
+fn a_log_that_an_edit_of_the_stack_file_moves_is_found_where_it_was() {
+    let place = Place::new();
+    made_with_a_journal(&place);
+    write_dirty(&place);
+    let strip = "strip = \"64KiB\"\n";
+    let none = "strip = \"64KiB\"\njournal = \"none\"\n";
+    edit(&place, strip, none);
+    refused(&place, &[], "64 MiB behind the beginning of");
+    refused(&place, &[], "It has 64 KiB of acknowledged writes");
+    edit(&place, "log = \"log\"", "log = \"log-place\"");
+    let slice = "[layer.log-place]\nkind = \"slice\"\nof = \"log\"\nfirst = \"64MiB\"\n";
+    edit(&place, "[layer.home]", &format!("{slice}[layer.home]"));
+    holds_all(&place);
+
+    // The other way round.
+    let place = dirty(Log::OfItsOwn);
+    fs::File::options().write(true).open(place.path("ssd.img")).unwrap().set_len(96 << 20).unwrap();
+    edit(&place, "size = \"8MiB\"\n[layer.home]", "size = \"96MiB\"\n[layer.home]");
+    edit(&place, "journal = \"none\"\n", "");
+    refused(&place, &[], "at the beginning of");
+    edit(&place, strip, none);
+    holds_all(&place);
 }
 
 #[test]

@@ -544,7 +544,7 @@ fn whether_an_array_would_start_is_what_its_start_says() {
     fs::write(place.path("b.img"), vec![0; 8 << 20]).unwrap();
     expect(&array(&place, "add", &["b"]), 0, "\"b\" is member 1 now");
     expect(&array(&place, "rebuild", &["--quiet"]), 3, why);
-    expect(&array(&place, "rebuild", &["--quiet", "--accept-damage"]), 0, "all members are complete");
+    expect(&array(&place, "rebuild", &["--quiet", "--accept-doubt"]), 0, "all members are complete");
     let server = place.serve();
     read_all(&mut place.nbd(), blocks);
     expect(&server.stop(), 0, "");
@@ -657,7 +657,7 @@ fn a_member_is_not_given_up_while_the_journal_that_makes_up_for_a_crash_is_not_t
     expect(
         &refused,
         3,
-        "if it is gone for good, \"dcd serve --accept-damage\" starts without it: if no member is missing, the parity is computed again",
+        "if it is gone for good, \"dcd serve --accept-doubt\" starts without it: if no member is missing, the parity is computed again",
     );
     fs::write(place.path("journal.img"), journal).unwrap();
     // With it, one can be spared.

@@ -234,6 +234,96 @@ fn the_legs_of_a_detached_log_are_used_again_and_one_that_failed_is_not() {
     expect(&place.run("format", &["--force"]), 0, "");
 }
 
+/// A data disk with a cache whose log, on one device, has the newest blocks. The stack file of that is old.toml; the present one names two legs.
+fn dirty_and_two_new_legs() -> Place {
+    let place = Place::new();
+    stack(&place, &["a"]);
+    place.format();
+    let server = place.serve();
+    write(&place, 3);
+    expect(&server.stop(), 0, "");
+    fs::rename(place.stack(), place.path("old.toml")).unwrap();
+    stack(&place, &["b", "c"]);
+    place
+}
+
+fn format_instead_of_old(place: &Place) -> Output {
+    place.run("format", &["--replace", place.path("old.toml").to_str().unwrap()])
+}
+
+#[test]
+fn a_format_with_legs_tells_all_reasons_against_it_before_it_writes_anything() {
+    let place = dirty_and_two_new_legs();
+    expect(&place.run("format", &[]), 3, "256 KiB of acknowledged writes would be lost");
+    let blank = vec![0; 8 * MIB as usize];
+    for leg in ["b", "c"] {
+        assert!(fs::read(place.path(&format!("{leg}.img"))).unwrap() == blank, "no label was written");
+    }
+    let mut ext4 = blank;
+    ext4[1080..1082].copy_from_slice(b"\x53\xef");
+    fs::write(place.path("b.img"), &ext4).unwrap();
+    let refused = place.run("format", &[]);
+    expect(&refused, 3, "\"b\" has an ext2, ext3 or ext4 file system on it");
+    expect(&refused, 3, "256 KiB of acknowledged writes would be lost");
+    expect(&format_instead_of_old(&place), 3, "\"b\" has an ext2, ext3 or ext4 file system on it");
+    assert!(fs::read(place.path("b.img")).unwrap() == ext4);
+    fs::write(place.path("b.img"), vec![0; 8 * MIB as usize]).unwrap();
+    expect(&format_instead_of_old(&place), 0, "");
+    let server = place.serve();
+    holds(&place, 3);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_replacement_that_was_cut_off_between_two_labels_is_repeated_as_it_was() {
+    let place = dirty_and_two_new_legs();
+    let mut legs = [(); 2].map(|()| dcd_io::MemoryDevice::new(8 * MIB));
+    let [first, second] = &mut legs;
+    dcd_engine::mirror::offline::create(&mut [first, second], [7; 16], &[1, 2]).unwrap();
+    let labels = dcd_engine::BlockDevice::read(first, dcd_engine::Lba(0), 8192).unwrap();
+    let leg = File::options().write(true).open(place.path("b.img")).unwrap();
+    leg.write_all_at(labels.bytes(), 0).unwrap();
+    expect(&format_instead_of_old(&place), 0, "\"b\" was a leg of a log that was never used");
+    // Cut off after the old log was detached.
+    expect(&place.run("detach", &[]), 0, "");
+    expect(&format_instead_of_old(&place), 0, "");
+    let server = place.serve();
+    holds(&place, 3);
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn a_log_moves_to_another_slice_of_its_disk() {
+    let place = Place::new();
+    let text = |data: &str, log: &str| {
+        format!(
+            "export = \"cache\"\n[serve]\nnbd = \"unix:nbd.sock\"\ncontrol = \"control.sock\"\n[device.disk]\npath = \"disk.img\"\n\
+             [layer.data]\nkind = \"slice\"\nof = \"disk\"\nsize = \"{data}\"\n[layer.log]\nkind = \"slice\"\nof = \"disk\"\nfirst = \"{log}\"\n\
+             [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"data\"\nidle-empty = \"3600s\"\n"
+        )
+    };
+    File::create(place.path("disk.img")).unwrap().set_len(32 * MIB).unwrap();
+    fs::write(place.stack(), text("16MiB", "16MiB")).unwrap();
+    place.format();
+    let server = place.serve();
+    write(&place, 5);
+    expect(&server.stop(), 0, "");
+    fs::rename(place.stack(), place.path("old.toml")).unwrap();
+    fs::write(place.stack(), text("16MiB", "20MiB")).unwrap();
+    expect(&format_instead_of_old(&place), 1, "or one that overlaps it");
+    File::options().write(true).open(place.path("disk.img")).unwrap().set_len(64 * MIB).unwrap();
+    fs::write(
+        place.path("old.toml"),
+        text("16MiB", "16MiB").replace("first = \"16MiB\"", "first = \"16MiB\"\nsize = \"16MiB\""),
+    )
+    .unwrap();
+    fs::write(place.stack(), text("16MiB", "48MiB")).unwrap();
+    expect(&format_instead_of_old(&place), 0, "");
+    let server = place.serve();
+    holds(&place, 5);
+    expect(&server.stop(), 0, "");
+}
+
 /// A loop device over a file.
 struct Loop(String);
 

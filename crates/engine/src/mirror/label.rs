@@ -17,6 +17,9 @@ pub const CONTENT_SECTOR: u64 = 16;
 /// Maximum number of legs. A write takes as long as the slowest leg, so more than three are unlikely.
 pub const LEGS_MAX: usize = 8;
 
+/// Number of labels that [`super::offline::create`] writes to a leg. Each start of the mirror writes another one.
+pub const FIRST_LABELS: u64 = 2;
+
 /// No sum on a generation can overflow below this.
 const GENERATION_MAX: u64 = 1 << 62;
 
@@ -89,6 +92,11 @@ pub enum LabelError {
 }
 
 impl Label {
+    /// True for a leg of a mirror that was never started: it was made, and holds nothing.
+    pub const fn is_unused(&self) -> bool {
+        self.generation <= FIRST_LABELS
+    }
+
     pub fn standing(&self, id: u64) -> Option<LegState> {
         self.legs.iter().find(|leg| leg.id == id).map(|leg| leg.standing)
     }

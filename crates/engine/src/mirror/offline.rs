@@ -1,6 +1,8 @@
 //! Makes a mirror of devices.
 
-use super::label::{COPY_SECTORS, LABEL_BYTES, LEGS_MAX, Label, Leg, LegState, content_sectors};
+use super::label::{
+    COPY_SECTORS, FIRST_LABELS, LABEL_BYTES, LEGS_MAX, Label, Leg, LegState, content_sectors,
+};
 use crate::layer::BlockDevice;
 use crate::{Buf, Durability, Io, IoError, LINE_SECTORS};
 
@@ -50,7 +52,7 @@ pub fn create(
     let legs = ids.iter().map(|&id| Leg { id, standing: LegState::Whole }).collect();
     let mut label = Label { uuid, generation: 0, complete: 0, sectors, legs };
     // Twice, so that both copies are good.
-    for generation in 1..=2 {
+    for generation in 1..=FIRST_LABELS {
         label.generation = generation;
         label.complete = generation - 1;
         for (index, (device, id)) in devices.iter_mut().zip(ids).enumerate() {

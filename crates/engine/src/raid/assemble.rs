@@ -42,7 +42,7 @@ pub(super) fn assemble(config: &RaidConfig, below: &mut dyn Ports) -> Result<Arr
         starting.flush(below)?;
     }
     let journal = starting.open_journal(&recorded, geometry.read_only, below)?;
-    let lacks_journal = recorded.active && recorded.journaled && journal.is_none();
+    let lacks_journal = recorded.needs_journal() && journal.is_none();
     match starting.damaged() {
         None => starting.list_away(recorded.failed),
         Some(region) if !config.accept_damage => {
@@ -186,7 +186,7 @@ impl Starting<'_> {
             return Err(AssembleError::NoJournal);
         }
         self.now.has_journal = config.journal && !config.journal_implied;
-        let replays = recorded.active && recorded.journaled;
+        let replays = recorded.needs_journal();
         let needed = replays && !config.accept_damage || config.journal_required;
         let port = config.journal_port();
         let slots = match config.journal {
@@ -305,6 +305,6 @@ fn open(
         Ok(true) => Ok(Some(slots)),
         Err(_) if !needed => Ok(None),
         Err(error) => Err(AssembleError::Journal { what: "reading", error }),
-        Ok(false) => Err(AssembleError::ForeignJournal { kib: slots.header_bytes() as u64 / 1024 }),
+        Ok(false) => Err(AssembleError::ForeignJournal),
     }
 }

@@ -76,9 +76,8 @@ pub enum AssembleError {
     NoJournal,
     #[error("its journal is too small: {kib} KiB at least, as a record holds a whole stripe")]
     JournalTooSmall { kib: u64 },
-    /// The first KiB hold something else.
     #[error("there is something else where its journal should be")]
-    ForeignJournal { kib: u64 },
+    ForeignJournal,
     #[error("{what} the journal: {error}")]
     Journal { what: &'static str, error: IoError },
     #[error(transparent)]

@@ -203,6 +203,11 @@ pub enum ArraySuperblockError {
 }
 
 impl ArraySuperblock {
+    /// True for an array that was not stopped cleanly, and whose journal has what was under way.
+    pub const fn needs_journal(&self) -> bool {
+        self.active && self.journaled
+    }
+
     /// Returns the UUID in its usual notation.
     pub fn uuid_text(&self) -> String {
         let digits = format!("{:032x}", u128::from_be_bytes(self.uuid));

@@ -3,16 +3,17 @@
 use dcd_engine::raid::offline::{ChangeError, create, make_spare};
 use dcd_engine::raid::{ArrayCreateError, ArraySuperblock, clear_journal};
 use dcd_engine::{BlockDevice, SECTOR_BYTES};
-use dcd_stack::HumanBytes;
+use dcd_stack::{HumanBytes, Parts};
 
 use crate::advice::Advised;
 use crate::cli_array::ArrayCreate;
 use crate::commands::format::Made;
+use crate::commands::log::{FormattedLegs, look_at_legs, make_legs};
 use crate::failure::Failure;
-use crate::session::choice::ArrayChoice;
+use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
 use crate::session::open::reserve_space;
-use crate::session::overwrite::may_overwrite;
+use crate::session::overwrite::{self, may_overwrite};
 use crate::session::random::{random_id, random_uuid};
 use crate::session::record::uuid_text;
 use crate::session::started::StartedPart;
@@ -30,15 +31,21 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
     let with_journal: Vec<&str> = names.iter().copied().chain(choice.journal.as_deref()).collect();
     let mut made_files = Made::default();
     with_journal.iter().for_each(|name| made_files.file_that_is_missing(choice.site.path_below(name)));
+    let legs = legs_below_journal(&choice, args.force)?;
+    if let Some((cache, retired)) = legs {
+        // The members are looked at first: nothing is written if one of them is refused.
+        let (offline, parts) = start(&choice.site, &names, Purpose::Create)?;
+        let mut devices: Vec<StartedPart> =
+            names.iter().map(|name| offline.part(target(&parts, name))).collect();
+        refuse_members(&choice, &parts, &names, &mut devices, args.force)?;
+        drop((devices, offline));
+        overwrite::tell(retired);
+        make_legs(&cache)?;
+    }
     let (offline, parts) = start(&choice.site, &with_journal, Purpose::Create)?;
     let mut devices: Vec<StartedPart> =
         with_journal.iter().map(|name| offline.part(target(&parts, name))).collect();
-    if !args.force {
-        refuse_over_array(&names, &mut devices)?;
-    }
-    for (name, device) in with_journal.iter().zip(&mut devices) {
-        may_overwrite(&choice.site, &parts, name, device, args.force)?;
-    }
+    refuse_members(&choice, &parts, &with_journal, &mut devices, args.force)?;
     if let Some(journal) = &choice.journal {
         reserve_space(&choice.site, &parts, journal)?;
     }
@@ -75,6 +82,40 @@ pub fn run(args: &ArrayCreate) -> Result<(), Failure> {
         HumanBytes(data),
         made.members
     );
+    Ok(())
+}
+
+/// The cache on whose mirrored log the journal is to lie, if the legs of that log are to be made, too, and descriptions of old logs on them.
+fn legs_below_journal(
+    choice: &ArrayChoice,
+    force: bool,
+) -> Result<Option<(CacheChoice, Vec<String>)>, Failure> {
+    for layer in choice.site.log_caches() {
+        let cache = CacheChoice::of(choice.site.clone(), Some(&layer.name))?;
+        if choice.journal_beside(&cache.log).is_none() {
+            continue;
+        }
+        if let FormattedLegs::New { retired } = look_at_legs(&cache, force)? {
+            return Ok(Some((cache, retired)));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses devices that may not be overwritten.
+fn refuse_members(
+    choice: &ArrayChoice,
+    parts: &Parts,
+    names: &[&str],
+    devices: &mut [StartedPart],
+    force: bool,
+) -> Result<(), Failure> {
+    if !force {
+        refuse_over_array(&choice.names(), devices)?;
+    }
+    for (name, device) in names.iter().zip(devices) {
+        may_overwrite(&choice.site, parts, name, device, force)?;
+    }
     Ok(())
 }
 

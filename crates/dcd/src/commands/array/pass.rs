@@ -31,7 +31,7 @@ const STOP_MAX: Nanos = Nanos::from_secs(60);
 
 pub fn rebuild(args: &ArrayRebuild) -> Result<(), Failure> {
     let mut choice = ArrayChoice::load(&args.array)?;
-    choice.site.asked.accept_damage = args.accept_damage;
+    choice.site.asked.accept_doubt = args.accept_doubt;
     let status = run(&choice, ArrayCommand::Rebuild, Progress::new(args.quiet))?;
     if !status.failed_members.is_empty() {
         let members = members_named(&status.failed_members);

@@ -23,12 +23,12 @@ use crate::raid::apart::Apart;
 use crate::raid::away::Away;
 use crate::raid::bitmap::REGIONS_MAX;
 use crate::raid::config::CacheUnit;
-use crate::raid::error::members_named;
+use crate::raid::error::{are, members_named};
 use crate::raid::journal::Slots;
 use crate::raid::layout::{DATA_SECTOR, Layout};
 use crate::raid::offline::forget;
 use crate::raid::superblock::{ArraySuperblock, ArraySuperblockError, MemberIdentity, NOBODY, Reshape};
-use crate::{BlockDevice, Buf, Durability, ErrorKind, Extent, Io, IoError, Lba, SECTOR_BYTES};
+use crate::{BlockDevice, Buf, Durability, Extent, Io, IoError, Lba, SECTOR_BYTES};
 
 use backup::BACKUP_SECTORS_MAX;
 use band::Bands;
@@ -53,6 +53,11 @@ pub enum GrowError {
          when the member can be written again"
     )]
     TooManyFailed { role: usize, error: IoError },
+    #[error(
+        "{} missing, or cannot be read, and the parity makes up for no more: what was done is kept, and it goes on when the members are there",
+        are(.roles)
+    )]
+    TooManyMissing { roles: Vec<usize> },
     #[error(
         "stripe {stripe} cannot be read, and not be computed from the other members: what was done is kept, and it goes on when \
          it can be read again"
@@ -298,9 +303,10 @@ impl<'b> GrowWork<'_, 'b> {
         if untouched && failed.count_ones() as usize > self.superblock.level.parity() {
             self.take_back(reshape.from_members, failed)?;
         }
-        for role in absent {
-            self.fail(role, IoError::new(ErrorKind::Medium))?;
+        if !absent.is_empty() && failed.count_ones() as usize > self.superblock.level.parity() {
+            return Err(GrowError::TooManyMissing { roles: absent });
         }
+        self.superblock.failed = failed;
         if prepared || self.superblock.failed != 0 {
             self.record()?;
         }

@@ -269,6 +269,11 @@ pub fn may_be_journal_of(
     fits(device, &slots, superblock.uuid)
 }
 
+/// Returns the size of the beginning of a device that tells whether it can be the journal of an array.
+pub fn journal_header_bytes(device: &dyn BlockDevice, superblock: &ArraySuperblock) -> Option<usize> {
+    slots(device, superblock).map(|slots| slots.header_bytes())
+}
+
 /// A journal that a device begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundJournal {
