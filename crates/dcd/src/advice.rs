@@ -88,7 +88,8 @@ impl Advised for LogError {
             }
             LogError::ReadOnly(_) => "make it writable, or take read-only = true out of the stack file",
             LogError::Occupied { .. } => {
-                "first take that cache off with \"dcd detach\", or write its data back with \"dcd rescue\"; --force discards the cache"
+                "first take that cache off with \"dcd detach\", or write its data back with \"dcd rescue\" (of a detached log: with --disk); \
+                 --force discards the cache"
             }
             LogError::Recover(RecoverError::Damage(_)) => {
                 "\"dcd check\" lists the damage; \"dcd rescue\" writes everything that can be read to the data disk; \

@@ -1,7 +1,6 @@
 //! Protects data from being overwritten by mistake.
 
-use dcd_engine::log_cache::format::LogState;
-use dcd_engine::log_cache::offline::read_superblock;
+use dcd_engine::log_cache::offline::{is_out_of_use, read_superblock};
 use dcd_engine::mirror::{CONTENT_SECTOR, Label, content_sectors, was_removed};
 use dcd_engine::{BlockDevice, Extent, Geometry, Io, IoError, IoResult, Lba, SECTOR_BYTES};
 use dcd_stack::{HumanBytes, Parts};
@@ -70,19 +69,13 @@ fn retired(device: &mut dyn BlockDevice) -> Result<Option<&'static str>, IoError
     } else if let Ok((label, _)) = Label::read(device) {
         match label.is_unused() {
             true => Some("a leg of a log that was never used, as its format was cut off"),
-            false => is_retired_log(&mut DeviceRange::on_leg(device))
+            false => is_out_of_use(&mut DeviceRange::on_leg(device))
                 .then_some("a leg of a log whose cache was detached"),
         }
     } else {
-        is_retired_log(device).then_some("the log of a cache that was detached")
+        is_out_of_use(device).then_some("the log of a cache that was detached")
     };
     Ok(if was.is_some() && holds_foreign(device)? { None } else { was })
-}
-
-/// True if the log says itself that all of it was written back. The list of retired caches has discarded ones, too, whose logs may have the
-/// only copy of data.
-fn is_retired_log(log: &mut dyn BlockDevice) -> bool {
-    read_superblock(log).is_ok_and(|found| found.state == LogState::Detached)
 }
 
 /// Describes the log of a cache that may be in use, or a leg of one, on a device that is to be a disk; none if there is none.
@@ -103,7 +96,10 @@ pub fn log_in_use(device: &mut dyn BlockDevice) -> Option<String> {
 
 /// Describes a log that is not detached.
 fn named(log: &mut dyn BlockDevice, part: &str) -> Option<String> {
-    let found = read_superblock(log).ok().filter(|found| found.state != LogState::Detached)?;
+    let found = read_superblock(log).ok()?;
+    if is_out_of_use(log) {
+        return None;
+    }
     Some(format!("{part} of the cache {}", uuid_text(found.cache_uuid)))
 }
 

@@ -388,7 +388,10 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     expect(&place.run("detach", &["--force"]), 0, "detached; ");
     assert!(!place.path("mail.img.dcd").exists());
     stack(&place, &[HOME, POOL], "");
-    place.format();
+    let log = fs::read(place.path("log.img")).unwrap();
+    expect(&place.run("format", &[]), 3, "160 KiB in it are of a data disk that was gone");
+    assert!(fs::read(place.path("log.img")).unwrap() == log);
+    expect(&place.run("format", &["--force"]), 0, "");
     let server = place.serve();
     assert!(is_there(&place, HOME, 1) && is_there(&place, POOL, 3));
     expect(&server.stop(), 0, "");

@@ -75,7 +75,7 @@ pub enum LogError {
     Options(&'static str),
     #[error("the {0} is read only")]
     ReadOnly(&'static str),
-    #[error("the log device is in use by cache {uuid}: {state}. Formatting would lose its data")]
+    #[error("the log device has the log of cache {uuid}: {state}. Formatting would lose its data")]
     Occupied { uuid: String, state: String },
     #[error(transparent)]
     OtherData(#[from] OtherData),

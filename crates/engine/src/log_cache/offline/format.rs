@@ -181,6 +181,11 @@ fn segment_bytes_for(log_sectors: u64) -> u32 {
     sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_MAX)
 }
 
+/// True for the log of a cache that was detached, if it has no data for a disk that was gone then: nothing needs it any more.
+pub fn is_out_of_use(log: &mut dyn BlockDevice) -> bool {
+    read_superblock(log).is_ok_and(|found| found.state == LogState::Detached) && admit_format(log).is_ok()
+}
+
 /// Refuses to format a log that may have data that its disk lacks. Reads only.
 pub fn admit_format(log: &mut dyn BlockDevice) -> Result<(), LogError> {
     let occupied = |uuid: String, state: String| Err(LogError::Occupied { uuid, state });
@@ -193,10 +198,6 @@ pub fn admit_format(log: &mut dyn BlockDevice) -> Result<(), LogError> {
         Err(error) => return Err(error),
     };
     let name = uuid(&superblock.cache_uuid);
-    // One that was given up may have the only copy of data.
-    if superblock.state == LogState::Detached {
-        return Ok(());
-    }
     let mut newest = Newest::new(superblock.log_block_sectors());
     let walked = match walk(log, &superblock, WalkOptions::default(), &mut newest) {
         Ok(walked) => walked,
@@ -205,8 +206,16 @@ pub fn admit_format(log: &mut dyn BlockDevice) -> Result<(), LogError> {
     };
     newest.purge_before(walked.tail_seq);
     let totals = newest.totals();
-    let bytes = human(totals.data_bytes + totals.zeroes_bytes);
-    if walked.tail_seq < walked.next_seq {
+    let dirty = totals.data_bytes + totals.zeroes_bytes;
+    let bytes = human(dirty);
+    if superblock.state == LogState::Detached {
+        match dirty {
+            0 => Ok(()),
+            _ => {
+                occupied(name, format!("it was detached, and {bytes} in it are of a data disk that was gone"))
+            }
+        }
+    } else if walked.tail_seq < walked.next_seq {
         occupied(name, format!("{bytes} in it are not on its data disk yet"))
     } else if superblock.state == LogState::Active {
         occupied(name, "it is being served, or was when its host crashed; it has no dirty data".into())

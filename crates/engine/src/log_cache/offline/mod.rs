@@ -20,7 +20,7 @@ mod tests;
 pub use check::{CheckReport, CopyReport, FingerprintReport, check};
 pub use disks::{add_disk, admit_disk, next_place, remove_disk};
 pub use dump::{DumpFilter, Row, dump};
-pub use format::{FormatOptions, admit_format, format, is_format_begun};
+pub use format::{FormatOptions, admit_format, format, is_format_begun, is_out_of_use};
 pub use joined::{JoinedDisks, place_of_address};
 pub use newest::{Newest, NewestContent, NewestPiece, Totals};
 pub(super) use rescue::read_payload;
