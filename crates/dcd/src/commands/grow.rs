@@ -1,5 +1,7 @@
 //! `dcd grow`: makes a cache serve the space that its data disk has gained. Only a start can do this, so the stack is started and ended.
 
+use std::collections::BTreeSet;
+
 use dcd_engine::{SECTOR_BYTES, Target};
 use dcd_stack::HumanBytes;
 
@@ -25,15 +27,15 @@ pub fn run(args: &Grow) -> Result<(), Failure> {
     }
     let export = site.export.clone();
     let (started, parts) = start(&site, &[&export], Purpose::Change)?;
-    for (choice, before) in before {
+    for (choice, before) in &before {
         if choice.site.is_free_place(&choice.data) {
             continue;
         }
         let target = Target::Disk(parts.layers[&choice.layer], choice.disk);
         let sectors = started.geometry(target).sectors;
-        let layer = if choice.disks().len() > 1 { choice.data } else { choice.layer };
+        let layer = if choice.disks().len() > 1 { &choice.data } else { &choice.layer };
         let size = HumanBytes(sectors * SECTOR_BYTES);
-        match sectors > before {
+        match sectors > *before {
             true => println!(
                 "\"{layer}\" now has {size}, {} more than before",
                 HumanBytes((sectors - before) * SECTOR_BYTES)
@@ -41,5 +43,7 @@ pub fn run(args: &Grow) -> Result<(), Failure> {
             false => println!("\"{layer}\" has {size}, which is all of its data disk"),
         }
     }
-    Ok(())
+    // A cache may lie on another one: those above stop first.
+    let caches: BTreeSet<_> = before.iter().map(|(choice, _)| parts.layers[&choice.layer]).collect();
+    caches.into_iter().rev().try_for_each(|cache| started.stop(cache))
 }

@@ -105,6 +105,11 @@ impl RunningCaches {
         RunningCaches(running.collect())
     }
 
+    /// Leaves the record of a cache as it is from now on.
+    pub fn forget(&mut self, layer: &str) {
+        self.0.retain(|cache| cache.layer != layer);
+    }
+
     /// Extends the records of caches whose disks have grown: they are to serve all of the disk.
     pub fn grow(&mut self) -> Result<(), RecordError> {
         self.0.iter_mut().try_for_each(|cache| cache.record.grow())

@@ -133,11 +133,12 @@ impl Started {
         let shared = &mut *self.shared.borrow_mut();
         shared.control(cache, Control::Stop).map_err(|why| Failure::Failed(why.to_string()))?;
         let StartedStack { stack, pump, .. } = shared;
+        let name = stack.layer_name(cache);
         if let Some(status) = LayerStatus::of(stack, cache, pump.now()).into_log_cache() {
-            pump.caches.note(stack.layer_name(cache), &Note::Stopped(status))?;
+            pump.caches.note(name, &Note::Stopped(status))?;
         }
         // There is nothing more to note.
-        pump.caches = RunningCaches::default();
+        pump.caches.forget(name);
         Ok(())
     }
 

@@ -626,6 +626,7 @@ fn a_data_disk_that_has_grown_is_served_with_its_old_size_until_that_is_asked_fo
     let all = bytes + 8 * MIB;
     expect(&place.run("grow", &[]), 0, "\"cache\" now has 24 MiB, 8 MiB more than before");
     expect(&place.run("grow", &[]), 0, "\"cache\" has 24 MiB, which is all of its data disk");
+    expect(&place.run("check", &[]), 0, ", stopped");
     let server = place.serve();
     let mut nbd = place.nbd();
     assert_eq!(nbd.bytes, all);
