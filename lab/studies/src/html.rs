@@ -52,9 +52,9 @@ fn matrix(body: &mut String, outcomes: &[Outcome]) {
 /// A claim as a sign in a colour, with its text where the pointer rests.
 fn square(claim: &Claim) -> String {
     let (class, sign) = match (&claim.verdict, claim.uncounted()) {
-        (Verdict::NotRun, _) | (_, Some(_)) => ("chosen", "&#183;"),
+        (Verdict::NotRun, _) | (Verdict::Holds, Some(_)) => ("chosen", "&#183;"),
         (Verdict::Holds, None) => ("holds", "+"),
-        (Verdict::Differs(_), None) => ("differs", "&#8722;"),
+        (Verdict::Differs(_), _) => ("differs", "&#8722;"),
     };
     let text = format!("{}: {}, in the paper {}", claim.claim, claim.ours, claim.paper);
     format!("<span class=\"claim {class}\" title=\"{}\">{sign}</span>", escaped(&text))
@@ -100,7 +100,10 @@ fn claims(body: &mut String, outcome: &Outcome) {
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, claim.uncounted()) {
             (Verdict::NotRun, _) => "not run".to_owned(),
-            (_, Some(why)) => format!("not counted: {}", escaped(&why)),
+            (Verdict::Holds, Some(why)) => format!("not counted: {}", escaped(&why)),
+            (Verdict::Differs(how), Some(why)) => {
+                format!("differs, {}; as a case not counted: {}", escaped(how), escaped(&why))
+            }
             (Verdict::Holds, None) => "holds".to_owned(),
             (Verdict::Differs(how), None) => {
                 let reason = claim.reason.as_deref().map(|reason| format!(": {}", escaped(reason)));

@@ -79,9 +79,12 @@ fn section(text: &mut String, outcome: &Outcome) {
     let mut claims = Table::new("", "claim | the paper's words | paper | ours | accepted | verdict");
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, claim.uncounted(), &claim.reason) {
-            (Verdict::NotRun, ..) => "not run".to_owned(),
+            (Verdict::NotRun, _, None) => "not run".to_owned(),
+            (Verdict::NotRun, _, Some(reason)) => format!("not run: {reason}"),
             (Verdict::Holds, Some(why), _) => format!("not counted, inside: {why}"),
-            (Verdict::Differs(how), Some(why), _) => format!("not counted, {how}: {why}"),
+            (Verdict::Differs(how), Some(why), _) => {
+                format!("**does not hold**, {how}; as a case not counted: {why}")
+            }
             (Verdict::Holds, None, _) => "holds".to_owned(),
             (Verdict::Differs(how), None, Some(reason)) => format!("**does not hold**, {how}: {reason}"),
             (Verdict::Differs(how), None, None) => format!("**does not hold**, {how}"),

@@ -35,7 +35,7 @@ struct Counts {
     writes: u64,
     /// Start and length are multiples of 1 KB.
     by_slots: u64,
-    /// The start is a multiple of 4 KB or 8 KB.
+    /// Start and length are multiples of 4 KB: the paper's common cases are "aligned un-overlapped 4 or 8 KB requests".
     aligned: u64,
     /// A part of it, or it and more, was written by another request before.
     overlapping: u64,
@@ -53,7 +53,7 @@ impl Profile {
         counts.reads += u64::from(!writes);
         counts.writes += u64::from(writes);
         let multiple = |of: u64| extent.start.0.is_multiple_of(of) && extent.sectors.is_multiple_of(of);
-        let aligned = extent.start.0.is_multiple_of(ALIGNED_SECTORS);
+        let aligned = multiple(ALIGNED_SECTORS);
         counts.by_slots += u64::from(multiple(SLOT_SECTORS));
         counts.aligned += u64::from(aligned);
         counts.overlapping += u64::from(overlaps);
@@ -167,16 +167,16 @@ mod tests {
     #[test]
     fn requests_are_counted_by_how_they_are_aligned() {
         let mut layer = Profile::default();
-        // 8 KB at 8 KB, 1 KB at 1 KB, 512 bytes, 12 KB, and 4 KB read.
-        for (id, (at, sectors)) in [(16, 16), (2, 2), (33, 1), (64, 24)].into_iter().enumerate() {
+        // 8 KB at 8 KB, 1 KB at 1 KB, 512 bytes, 12 KB, 1 KB at 4 KB, and 4 KB read.
+        for (id, (at, sectors)) in [(16, 16), (2, 2), (33, 1), (64, 24), (96, 2)].into_iter().enumerate() {
             send(&mut layer, id as u64, at, sectors, true);
         }
         send(&mut layer, 9, 8, 8, false);
         let status = layer.status(Nanos::ZERO).to_json();
         for (name, count) in [
             ("reads", 1),
-            ("writes", 4),
-            ("by_slots", 4),
+            ("writes", 5),
+            ("by_slots", 5),
             ("aligned", 3),
             ("few_lines", 2),
             ("overlapping", 0),

@@ -33,9 +33,9 @@ pub(crate) struct ClaimText {
     /// Why it differs, as far as it was found out.
     pub because: Option<String>,
     /// The parameter that was chosen by it.
-    chose: Option<String>,
+    pub chose: Option<String>,
     /// Other claims from which it follows by arithmetic.
-    follows: Option<String>,
+    pub follows: Option<String>,
 }
 
 /// The rule for all claims, as the document has it. [`Rule`] is the same in numbers.
@@ -52,8 +52,8 @@ Every claim is judged by one of these rules; no claim has a range of its own.
 | \"more\", \"less\", \"better\", \"effective\" | on that side by all of the difference's interval (95 %, Student's t) over five seeds |
 | \"much\", \"greatly\", \"significantly\", \"very\", \"big\", \"bad\" | a quarter beyond it; a part of a whole, at least a quarter |
 | \"slightly more\", \"marginally\" | as \"more\", and a tenth beyond it at most |
-| \"the same\", \"similar\", \"close\", \"level\", \"stable\", \"small\", \"a slight difference\", \"does not vary much\", \"not significantly\" | within a twentieth of it, or 5 points |
-| a gain in percent that is \"little\" or \"no\", a share that is \"negligible\"; \"small\" | within a point of 0; 0 to 5 points |
+| \"the same\", \"similar\", \"close\", \"level\", \"stable\", \"small\", \"a slight difference\", \"does not vary much\", \"not significantly\" | within a twentieth of it |
+| a gain in percent that is \"little\" or \"no\", a share that is \"negligible\"; a gain that is \"small\" | within a point of 0; 0 to 5 points |
 | \"most\", \"mainly\"; \"virtually all\"; \"few\", \"a small portion\", \"useless\", \"eliminates\" | over 50 %; over 90 %; under 10 % |
 
 All other figures are those of the first seed. Where more seeds were run, a claim has to hold with each of them. If it holds with some of
@@ -66,11 +66,12 @@ of the paper that their rule would refuse. There the range reaches to these figu
 One sentence of a paper is one claim. Where it speaks of several cases, each of them that was run has to hold: the tables have a row
 for each case, and the totals count sentences. Three kinds of claims are listed and not counted: claims by which a parameter was chosen,
 claims that follow from other figures by arithmetic, and cases that were not run. If it is in doubt whether a claim chose a parameter, it
-counts as one that did. A case that is not counted cannot make a sentence hold, but if it was run and misses its range, the sentence does
-not hold. What a paper only proposes is no claim.
+counts as one that did. A case that is not counted cannot make a sentence hold, but if it was run and misses its range, the sentence is counted
+and does not hold. What a paper only proposes is no claim.
 
 Where a case was run and nothing happened of what the sentence is about, nothing was measured, and it does not hold. That is so where two
-results that are compared are the same to the last digit, and where the best and the worst of the settings differ by less than a twentieth.
+results that are compared are the same to the last digit, as those of two sizes of a cache that holds everything, and where the best and
+the worst of the settings differ by less than a twentieth. Where the claim is that two results are equal, only the latter counts.
 
 Baek and Park's percentages compare two figures in one way: the larger over the smaller is 1 plus the percentage. So \"260 % less\" is
 3.6x, and \"degraded by 86 %\" 1.86x; no other reading gives a loss of more than 100 %. Their conclusion has other figures than the
@@ -136,7 +137,7 @@ impl Rule {
             Rule::MuchMore(base) => (base + part(base, 0.25), f64::INFINITY),
             Rule::MuchLess(base) => (f64::NEG_INFINITY, base - part(base, 0.25)),
             Rule::SlightlyMore(base) => (base + least(base), base + part(base, 0.1)),
-            Rule::Same(base) => (base - part(base, MARGIN), base + part(base, MARGIN)),
+            Rule::Same(base) => around(base, base, MARGIN, &f64::abs),
             Rule::Little => (-1.0, 1.0),
             Rule::Much => (25.0, 100.0),
             Rule::Most => (50.0, 100.0),
@@ -212,16 +213,30 @@ impl Stated {
     /// measured.
     pub fn ratios(self, ours: &[f64]) -> Claim {
         let differ: Vec<f64> = ours.iter().copied().filter(|ratio| *ratio != 1.0).collect();
-        let (same, all) = (ours.len() - differ.len(), ours.len());
+        self.measured(&differ, ours.len())
+    }
+
+    /// Figures of several sizes, which should all lie in the range. A figure that another size has to the last digit is one
+    /// measurement with it.
+    pub fn sizes(self, ours: &[f64]) -> Claim {
+        let is_first = |at: &usize| !ours[..*at].contains(&ours[*at]);
+        let differ: Vec<f64> = (0..ours.len()).filter(is_first).map(|at| ours[at]).collect();
+        self.measured(&differ, ours.len())
+    }
+
+    /// Figures of those of all cases that measured something.
+    fn measured(self, differ: &[f64], all: usize) -> Claim {
         if differ.is_empty() {
             return self.nothing("the results are the same to the last digit");
         }
-        let mut claim = self.spread(&differ);
+        let (same, mut claim) = (all - differ.len(), self.spread(differ));
         if same > 0 {
             claim.ours += &format!("; the same to the last digit in {same} of {all} cases");
-            if claim.holds() {
+            if claim.holds() || claim.says_more() {
                 let nothing = format!("nothing was measured in {same} of {all} cases");
                 claim.verdict = Verdict::Differs(nothing);
+                // Other seeds do not change that.
+                claim.is_capped = true;
             }
         }
         claim
@@ -371,7 +386,8 @@ mod tests {
         close(Rule::Share(96.0), (95.0, 97.0));
         close(Rule::Range(2.0, 6.0), (1.9, 6.5));
         close(Rule::ShareRange(45.0, 99.0), (40.5, 99.1));
-        close(Rule::Same(0.0), (-5.0, 5.0));
+        close(Rule::Same(1.0), (0.95, 1.05));
+        assert_eq!(Rule::Same(0.0).accepted(false), (0.0, 0.0), "a twentieth, and no points beside it");
         close(Rule::SlightlyMore(100.0), (105.0, 110.0));
         assert_eq!(Rule::More(1.0).accepted(true), (1.05, f64::INFINITY));
         assert_eq!(Rule::More(0.0).accepted(false).0, 1.0);
@@ -410,6 +426,22 @@ mod tests {
         assert_eq!(in_part.ours, "1.10x to 1.30x; the same to the last digit in 1 of 3 cases");
         assert!(of(&[1.0]).ours.starts_with("nothing measured: ") && !of(&[1.0]).holds());
         assert_eq!(of(&[0.9, 1.0]).verdict, Verdict::Differs("0.900x is below the range".to_owned()));
+    }
+
+    #[test]
+    fn sizes_with_the_same_figure_are_one_measurement() {
+        let text = "claim = 'c'\nquote = '1: \"q\"'\npaper = 'p'\nrule = { at-least = 17 }\nunit = ' %'";
+        let of = |text: &str, ours: &[f64]| stated(text).sizes(ours);
+        assert!(of(text, &[22.0, 18.0]).holds());
+        let again = of(text, &[22.0, 18.0, 18.0, 18.0]);
+        assert_eq!(again.verdict, Verdict::Differs("nothing was measured in 2 of 4 cases".to_owned()));
+        assert_eq!(again.ours, "18.0 % to 22.0 %; the same to the last digit in 2 of 4 cases");
+        let below = of(text, &[22.0, 14.0, 14.0]).verdict;
+        assert_eq!(below, Verdict::Differs("14.0 % is below the range".to_owned()));
+        let more = |figure: f64| of(&text.replace("at-least = 17", "more = 0"), &[figure, figure]);
+        let mut first = more(0.5);
+        first.judge_over_seeds(&[Some(&more(0.6)), Some(&more(0.7))]);
+        assert!(!first.holds(), "other seeds do not make a case of it");
     }
 
     #[test]

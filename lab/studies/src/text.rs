@@ -40,7 +40,8 @@ pub fn print(outcome: &Outcome) -> String {
     for claim in &outcome.findings.claims {
         let verdict = match (&claim.verdict, claim.uncounted()) {
             (Verdict::NotRun, _) => "not run".to_owned(),
-            (_, Some(why)) => format!("not counted ({why})"),
+            (Verdict::Holds, Some(why)) => format!("not counted ({why})"),
+            (Verdict::Differs(how), Some(why)) => format!("DIFFERS ({how}; as a case not counted: {why})"),
             (Verdict::Holds, None) => "holds  ".to_owned(),
             (Verdict::Differs(how), None) => format!("DIFFERS ({how})"),
         };

@@ -63,12 +63,12 @@ fn larger_buffers(
     let mut claims = Vec::new();
     if names.contains(&SIZED) {
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(SIZED, buffer)).collect();
-        claims.push(settings.claim("every-buffer").spread(&gains));
+        claims.push(settings.claim("every-buffer").sizes(&gains));
     }
     let larger: Vec<u64> = buffers.iter().copied().filter(|buffer| *buffer > SMALL_BUFFER).collect();
     for name in names.iter().filter(|name| OTHER_TRACES.contains(name) && !larger.is_empty()) {
         let gains: Vec<f64> = larger.iter().map(|&buffer| gain(name, buffer)).collect();
-        claims.push(settings.claim("larger-buffers").with("trace", *name).spread(&gains));
+        claims.push(settings.claim("larger-buffers").with("trace", *name).sizes(&gains));
     }
     claims
 }
@@ -94,9 +94,9 @@ fn by_size(settings: &Settings, buffers: &[u64], samples: &Samples) -> (Table, V
     let mut claims = Vec::new();
     if buffers.contains(&SMALL_BUFFER) {
         let gains = BUILT_IN.map(|size| gain(SMALL_BUFFER, size));
-        claims.push(settings.claim("all-sizes").spread(&gains));
+        claims.push(settings.claim("all-sizes").sizes(&gains));
     }
-    claims.push(settings.claim("nearly-all").spread(&of_best));
+    claims.push(settings.claim("nearly-all").sizes(&of_best));
     (table, claims)
 }
 
@@ -144,7 +144,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
     }
     if names.contains(&POSTMARK) {
         let gains: Vec<f64> = buffers.iter().map(|&buffer| gain(POSTMARK, buffer)).collect();
-        claims.push(settings.claim("gain-postmark").spread(&gains));
+        claims.push(settings.claim("gain-postmark").sizes(&gains));
     }
     let (sizes, size_claims) = by_size(settings, &buffers, samples);
     claims.extend(size_claims);

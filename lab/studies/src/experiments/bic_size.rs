@@ -118,10 +118,10 @@ impl Grid<'_> {
         let always =
             [SMALL, LARGE].map(|size| self.each(|name, buffer| disk_miss(name, buffer, size))).concat();
         vec![
-            claim("any-size").reaching(&BUFFER_16).spread(&any_size.collect::<Vec<_>>()),
-            claim("disk-misses").spread(&always),
-            claim("disk-misses-fall").spread(&self.each(falls)),
-            claim("delta").spread(&self.each(delta)),
+            claim("any-size").reaching(&BUFFER_16).sizes(&any_size.collect::<Vec<_>>()),
+            claim("disk-misses").sizes(&always),
+            claim("disk-misses-fall").sizes(&self.each(falls)),
+            claim("delta").sizes(&self.each(delta)),
         ]
     }
 

@@ -67,7 +67,7 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
             true => claim("web"),
             false => claim("gain").of_paper(Rule::ShareRange(low, high)).with("paper", range),
         };
-        let claim = claim.spread(&gains);
+        let claim = claim.sizes(&gains);
         claims.push(if MADE.contains(name) { claim.choosing(MADE_CHOSE) } else { claim });
     }
     // From the smallest buffer cache to the largest. The sentence follows the gains of the five, among which WEB is not.
@@ -101,7 +101,7 @@ fn more_claims(
     let mut claims = Vec::new();
     let selective = all("selective", &|name| name != "WEB");
     if !selective.is_empty() {
-        claims.push(settings.claim("selective").spread(&selective));
+        claims.push(settings.claim("selective").sizes(&selective));
     }
     let two = |name: &&str| {
         let response = |kind: &str| samples.get(&key(name, small, kind), "fsrt_ms");

@@ -18,6 +18,11 @@ const LOCKS: [&str; 2] = [BASE, "finer concurrency"];
 const SEVERAL_USERS: &str = "benchmark";
 const ONE_USER: &str = "one user";
 
+/// Names the runs where a buffer that is not full waits.
+fn waiting(kind: &str) -> String {
+    format!("{kind}, waiting")
+}
+
 fn destager(name: &str) -> CacheSetup {
     let mut cache = paper();
     if name == "least valid first" || name == "both" {
@@ -61,8 +66,17 @@ pub fn plan(settings: &Settings) -> Result<Vec<Point>, LabError> {
         points.push(Point::new(format!("destage: {name}"), move || destage(&setup, bursts, seed)));
     }
     let alone = LOCKS.map(|name| (name, 1, ONE_USER));
-    for (name, users, kind) in CACHES.map(|name| (name, users, SEVERAL_USERS)).into_iter().chain(alone) {
-        let setup = setup(benchmarked(name))?;
+    let measured = CACHES.map(|name| (name, users, SEVERAL_USERS)).into_iter().chain(alone);
+    let measured = measured.map(|(name, users, kind)| (name, users, kind.to_owned(), Nanos::ZERO));
+    let locks = LOCKS.map(|name| (name, users, SEVERAL_USERS)).into_iter().chain(alone);
+    let wait = settings.span("wait")?;
+    let waits = locks.map(|(name, users, kind)| (name, users, waiting(kind), wait));
+    for (name, users, kind, delay_max) in measured.chain(waits) {
+        let cache = benchmarked(name).map(|mut cache| {
+            cache.config.delay_max = delay_max;
+            cache
+        });
+        let setup = setup(cache)?;
         let ffs = nuser::file_system(settings, &setup)?;
         let benchmark = NUser { users, pause, ..NUser::default() };
         points.push(Point::new(format!("{kind}: {name}"), move || {
@@ -150,17 +164,34 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         let log = dcd_stack::HumanBytes(bytes).to_string();
         recovering.row([log, figure(get("dirty_mb")), reads, figure(get("seconds"))]);
     }
-    let lock_gain = |kind: &str| {
-        let seconds = |name: &str| PHASES.map(|phase| at(kind, name, &format!("{phase}/seconds")));
-        seconds(BASE).iter().sum::<f64>() / seconds("finer concurrency").iter().sum::<f64>()
-    };
-    let [several, alone] = [SEVERAL_USERS, ONE_USER].map(lock_gain);
-    let claim = |id| settings.claim(id);
-    let claims = vec![
-        claim("compaction").range(100.0 * log_mb("compaction") / log_mb(BASE)),
-        claim("finer-lock").range(several),
-        claim("lock").with("several", several).with("alone", alone).more([(several, alone)]),
-    ];
+    let compaction = 100.0 * log_mb("compaction") / log_mb(BASE);
+    let mut claims = vec![settings.claim("compaction").range(compaction)];
+    let mut locks =
+        Table::new("The lock", "a buffer that is not full | users | cache | seconds | log written (MB)");
+    let wait = format!("waits {}", settings.text("wait"));
+    let written_at_once = [SEVERAL_USERS, ONE_USER].map(str::to_owned);
+    for (reading, kinds) in
+        [("waits for nothing", written_at_once), (wait.as_str(), [SEVERAL_USERS, ONE_USER].map(waiting))]
+    {
+        let sum = |kind: &str, name: &str, what: &str| -> f64 {
+            PHASES.iter().map(|phase| at(kind, name, &format!("{phase}/{what}"))).sum()
+        };
+        for (kind, users) in kinds.iter().zip([settings.users()?, 1]) {
+            for name in LOCKS {
+                let (seconds, log_bytes) = (sum(kind, name, "seconds"), sum(kind, name, "log_bytes"));
+                locks.row(cells![reading, users, name, seconds, log_bytes / 1e6]);
+            }
+        }
+        let [several, alone] = kinds
+            .each_ref()
+            .map(|kind| LOCKS.map(|name| sum(kind, name, "seconds")))
+            .map(|[one, other]| one / other);
+        let claim = |id| settings.claim(id).with("reading", reading);
+        claims.extend([
+            claim("finer-lock").range(several),
+            claim("lock").with("several", several).with("alone", alone).more([(several, alone)]),
+        ]);
+    }
     let series = CACHES[1..].iter().map(|name| Series::bars(*name, PHASES.map(|phase| gain(name, phase))));
     let plot = Plot::bars(
         "Each improvement alone",
@@ -168,5 +199,5 @@ pub fn conclude(settings: &Settings, samples: &Samples) -> Result<Findings, LabE
         Axis::linear("times the plain disk"),
         series,
     );
-    Ok(Findings { tables: vec![destaging, caches, recovering], plots: vec![plot], claims })
+    Ok(Findings { tables: vec![destaging, caches, locks, recovering], plots: vec![plot], claims })
 }

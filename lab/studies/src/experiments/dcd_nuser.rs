@@ -6,9 +6,11 @@ use dcd_model::ffs::CpuCosts;
 use dcd_sim::workloads::NUser;
 
 use super::prelude::*;
+use crate::Verdict;
 use crate::configurations::{DISKS, like_paper};
 use crate::nuser::{self, PHASES};
 use crate::rig::{CacheDriver, CacheSetup, Setup};
+use crate::stated::Stated;
 
 fn key(disk: &str, users: u32, cold: bool, run: u64) -> String {
     format!("{disk}, {users} users, {}, run {run}", if cold { "cold" } else { "warm" })
@@ -215,12 +217,7 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
         let [cold, warm] = [true, false].map(|cold| means.gain("paper", users, cold, phase));
         let claim = claim(&format!("{phase}-warmer"));
         let claim = if phase == "copy" { claim.reaching(&[COPY_WARMER]) } else { claim };
-        match (cold > 1.0, warm > 1.0) {
-            (true, true) => claim.range(100.0 * (warm / cold - 1.0)),
-            (false, true) => claim.nothing("cold, the cache does not gain"),
-            (true, false) => claim.nothing("warm, the cache does not gain"),
-            (false, false) => claim.nothing("the cache does not gain, cold or warm"),
-        }
+        higher_gain(claim, cold, warm)
     };
     let [waited, seconds] =
         ["waited_for_reads", "seconds"].map(|name| means.of("plain", users, true, "copy", name));
@@ -249,6 +246,33 @@ fn paper_claims(settings: &Settings, means: &Means<'_>, users: u32) -> Vec<Claim
     claims
 }
 
+/// Judges by how much a gain is higher warm than cold. A smaller loss is no higher gain.
+fn higher_gain(claim: Stated, cold: f64, warm: f64) -> Claim {
+    let claim = claim.range(100.0 * (warm / cold - 1.0));
+    match claim.holds() && cold.min(warm) <= 1.0 {
+        true => Claim { verdict: Verdict::Differs("the cache does not gain".to_owned()), ..claim },
+        false => claim,
+    }
+}
+
 fn users_in_words(users: u32) -> String {
     format!("{users} user{}", if users == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_warm_is_judged_and_a_smaller_loss_is_no_gain() {
+        let experiment = crate::experiments::find("dcd-nuser").unwrap();
+        let settings = Settings::new(experiment.params, &Default::default(), 1).of(experiment.paper);
+        let judged = |cold, warm| {
+            let claim = higher_gain(settings.claim("copy-warmer").with("users", "1 user"), cold, warm);
+            (claim.holds(), claim.ours)
+        };
+        assert_eq!(judged(2.0, 2.8), (true, "40.0 %".to_owned()));
+        assert_eq!(judged(0.5, 2.0), (false, "300 %".to_owned()));
+        assert_eq!(judged(0.5, 0.7), (false, "40.0 %".to_owned()));
+    }
 }

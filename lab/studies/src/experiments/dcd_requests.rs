@@ -114,7 +114,7 @@ impl Profiles<'_> {
     }
 
     fn table(&self) -> Table {
-        let columns = "users | phase | requests | aligned to 4 KB (%) | overlapping (%) | \
+        let columns = "users | phase | requests | start and length aligned to 4 KB (%) | overlapping (%) | \
             one or two whole lines (%) | reads not from the data disk alone (%) | \
             requests a log write | longest log write (ms)";
         let mut table = Table::new("The file system's requests, with the paper's cache", columns);

@@ -81,10 +81,10 @@ fn claims(settings: &Settings, sites: &[&Site], samples: &Samples, claims: &mut 
         }
     }
     for site in sites.iter().filter(|site| site.index == nv::SCI_OFF.index) {
-        for (size, paper) in PAPER_SCI_OFF {
-            let id = if size == LARGE { "sci-off-large" } else { "sci-off" };
-            let claim = claim(id, site).with("kib", size >> 10).of_paper(Rule::Share(paper));
+        for (size, paper) in PAPER_SCI_OFF.into_iter().filter(|(size, _)| *size < LARGE) {
+            let claim = claim("sci-off", site).with("kib", size >> 10).of_paper(Rule::Share(paper));
             claims.push(claim.range(get(site, size, "wwc")));
         }
+        claims.push(claim("sci-off-large", site).range(points(site)));
     }
 }

@@ -19,6 +19,9 @@ const PAPER: [(u8, [(f64, f64); 3]); 5] = [
 /// Table 4.4: percent of dirty blocks overwritten and of purges with several writes, with one and with two thresholds.
 const PAPER_OVERWRITTEN: [[(f64, f64); 2]; 3] =
     [[(30.0, 35.9), (71.2, 45.4)], [(19.2, 17.6), (61.2, 28.4)], [(21.1, 17.8), (68.9, 23.4)]];
+/// WC-LOLIM "below 70%", without the "very low setting (close to 0%)" that the paper's next sentence excepts.
+const BELOW_70: std::ops::Range<u8> = 10..70;
+
 fn key(site: &Site, low: u8, high: u8) -> String {
     format!("{}, {low} to {high} %", site.name)
 }
@@ -149,7 +152,8 @@ fn claims(
     if lows.contains(&90) && !middle.is_empty() {
         claims.push(claim("close").range(get(90, HIGH, "wwc") / highest));
     }
-    let below: Vec<f64> = lows.iter().filter(|low| **low < 70).map(|&low| get(low, HIGH, "wwc")).collect();
+    let below = lows.iter().filter(|low| BELOW_70.contains(low));
+    let below: Vec<f64> = below.map(|&low| get(low, HIGH, "wwc")).collect();
     if below.len() > 1 {
         claims.push(claim("below-70").range(most(below.iter().copied()) / least(below)));
     }
