@@ -143,6 +143,15 @@ impl Health {
         !self.degraded.is_empty()
     }
 
+    /// Returns the exit code of [`Self::verdict`].
+    pub fn code(&self) -> u8 {
+        match self {
+            health if health.is_damaged() => DAMAGE,
+            health if health.is_degraded() => DEGRADED,
+            _ => 0,
+        }
+    }
+
     /// Adds the findings of `other`, which are about `whose`.
     pub fn add(&mut self, whose: &str, other: Health) {
         let told = |what: String| format!("{whose}: {what}");
@@ -234,12 +243,14 @@ mod tests {
         assert!(Health::default().verdict().is_ok());
         let mut health = Health::default();
         health.degraded("a");
+        assert_eq!((Health::default().code(), health.code()), (0, DEGRADED));
         assert!(
             matches!(health.verdict(), Err(failure @ Failure::Degraded(_)) if failure.to_string() == "a")
         );
         let mut health = Health::default();
         health.degraded("a");
         health.damaged("b");
+        assert_eq!(health.code(), DAMAGE);
         assert!(
             matches!(health.verdict(), Err(failure @ Failure::Damage(_)) if failure.to_string() == "b; a")
         );

@@ -8,11 +8,11 @@ use std::ops::ControlFlow;
 use dcd_serve::control::{ClientError, ControlClient};
 
 use crate::cli::Flush;
-use crate::commands::status::verdict::Verdict;
 use crate::control;
 use crate::failure::Failure;
 use crate::progress::{Progress, say_so_when_interrupted};
 use crate::session::serving::status::ServerStatus;
+use crate::session::serving::verdict::Verdict;
 
 pub fn run(args: &Flush) -> Result<(), Failure> {
     let mut client = control::connect(&args.file)?;

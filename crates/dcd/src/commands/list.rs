@@ -11,11 +11,11 @@ use crate::cli::List;
 use crate::commands::status::columns;
 use crate::commands::status::stopped::Stopped;
 use crate::commands::status::text::{dirty_of, dirty_on};
-use crate::commands::status::verdict::Verdict;
 use crate::control;
 use crate::failure::Failure;
 use crate::output::print_json;
 use crate::session::serving::status::ServerStatus;
+use crate::session::serving::verdict::Verdict;
 
 /// A stack, as JSON shows it.
 #[derive(Serialize)]

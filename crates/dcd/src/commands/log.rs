@@ -18,13 +18,13 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::overwrite::{admit, may_overwrite, refuse_content};
 use crate::session::random::{random_id, random_uuid};
-use crate::session::serving::status::{DeviceStatus, ServerStatus, leg_name, legs_text, mirror_of_server};
+use crate::session::serving::status::{
+    DeviceStatus, MISSING_LEG, ServerStatus, leg_name, legs_text, mirror_of_server,
+};
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::{legs_of, start, target};
 
-/// Name of a failed leg that the stack file names no more.
-pub const MISSING: &str = "missing";
 /// Polling interval of a server for the progress of a leg.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -292,13 +292,13 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
 /// stack file stands for it.
 fn forgettable(mirrored: &Mirrored, name: &str, legs: &[LegStatus]) -> Result<&'static str, Failure> {
     let is_missing = |leg: &LegStatus| leg.standing == Some(LegState::Failed) && leg.port.is_none();
-    let is_known = name == MISSING || mirrored.site().device(name).is_some();
+    let is_known = name == MISSING_LEG || mirrored.site().device(name).is_some();
     match legs.iter().any(is_missing) {
         true if is_known => Ok("forget"),
         true => Err(Failure::refused(
             format!("the stack file has no device \"{name}\""),
             format!(
-                "name the leg as the stack file does; \"{MISSING}\" stands for a failed leg that has no name there. Nothing was changed"
+                "name the leg as the stack file does; \"{MISSING_LEG}\" stands for a failed leg that has no name there. Nothing was changed"
             ),
         )),
         false => {

@@ -10,7 +10,6 @@ use dcd_engine::raid::{ArraySuperblock, FoundJournal, find_journal};
 use dcd_stack::{DeviceSource, toml_text};
 
 use crate::cli_array::{ArrayArgs, ArrayAssemble};
-use crate::commands::array::without;
 use crate::control::not_served;
 use crate::failure::Failure;
 use crate::session::choice::ArrayChoice;
@@ -18,6 +17,7 @@ use crate::session::devices::Purpose;
 use crate::session::members::{FoundMember, MemberContent, Standing, apart, standing};
 use crate::session::record::{Refusal, caches_text, uuid_text};
 use crate::session::serving::checks::admit_plain_parts;
+use crate::session::serving::status::without;
 use crate::session::site::Site;
 use crate::session::started::StartedPart;
 use crate::session::survey::{start, target};

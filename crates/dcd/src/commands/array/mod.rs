@@ -9,7 +9,6 @@ mod pass;
 mod status;
 
 pub use change::store_calibration;
-pub use status::{judge, without};
 
 use crate::cli_array::{Array, ArrayCommand};
 use crate::failure::Failure;

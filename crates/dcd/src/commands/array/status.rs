@@ -17,7 +17,7 @@ use crate::session::devices::Purpose;
 use crate::session::members::{Devices, FoundMember, MemberContent, Standing};
 use crate::session::record::{Refusal, uuid_text};
 use crate::session::serving::checks::admit_plain_parts;
-use crate::session::serving::status::array_of_server;
+use crate::session::serving::status::{array_of_server, judge_array};
 
 pub fn run(args: &Arguments) -> Result<(), Failure> {
     let choice = ArrayChoice::load(&args.array)?;
@@ -38,41 +38,8 @@ pub fn run(args: &Arguments) -> Result<(), Failure> {
         print!("{}", screen(&report));
     }
     let mut health = Health::default();
-    judge(&choice.layer, &report.array, &mut health);
+    judge_array(&choice.layer, &report.array, &mut health);
     health.verdict()
-}
-
-/// Adds to `health` the faults of an array, by its status.
-pub fn judge(name: &str, array: &ArrayStatus, health: &mut Health) {
-    let lost = array.blocks_lost();
-    if lost > 0 {
-        let blocks = if lost == 1 { "block" } else { "blocks" };
-        health.damaged(format!("array \"{name}\": {lost} {blocks} of 4 KiB lost"));
-    }
-    if array.last_scrub.as_ref().is_some_and(Findings::are_left) {
-        health.damaged(format!("array \"{name}\": the last scrub found damage that was not repaired"));
-    }
-    if array.journal_failed {
-        health.degraded(format!("array \"{name}\": its journal has failed"));
-    }
-    let described = format!("array \"{name}\": {}{}", array.state.word(), without(array));
-    match array.state {
-        ArrayState::Good | ArrayState::Damaged => {}
-        ArrayState::Broken | ArrayState::Apart | ArrayState::Refused => health.damaged(described),
-        ArrayState::Resyncing
-        | ArrayState::Rebuilding
-        | ArrayState::Degraded
-        | ArrayState::InDoubt
-        | ArrayState::Growing => health.degraded(described),
-    }
-}
-
-/// Returns ", without member 2" if member 2 has failed; empty if none has.
-pub fn without(array: &ArrayStatus) -> String {
-    match array.failed_members.as_slice() {
-        [] => String::new(),
-        failed => format!(", without {}", members_named(failed)),
-    }
 }
 
 /// The state of an array, as the command shows it and prints it as JSON.

@@ -3,7 +3,6 @@
 mod every;
 pub mod stopped;
 pub mod text;
-pub mod verdict;
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -18,8 +17,8 @@ use crate::control;
 use crate::failure::{Failure, Health};
 use crate::output::print_json;
 use crate::session::serving::status::ServerStatus;
+use crate::session::serving::verdict::Verdict;
 use stopped::Stopped;
-use verdict::Verdict;
 
 /// Minimum width of the actions in a table.
 const ACTION_MIN: usize = 30;

@@ -9,14 +9,13 @@ use dcd_stack::{HumanBytes, LayerStatus, MeterStatus, RECORD, ResponseTimes, Wri
 
 use dcd_serve::ublk::UblkStatus;
 
-use crate::commands::array::without;
-use crate::commands::status::verdict::Verdict;
 use crate::session::serving::host::RAM_LOST;
 use crate::session::serving::status::{
     DeviceState, DeviceStatus, HeldBy, ServerStatus, WritebackStatus, destage_trouble, flush_trouble,
-    legs_text, lost_text, state_word,
+    legs_text, lost_text, state_word, without,
 };
 use crate::session::serving::trend::Trend;
+use crate::session::serving::verdict::Verdict;
 use crate::session::serving::wear::SsdStatus;
 
 /// Width of the words before the colons.

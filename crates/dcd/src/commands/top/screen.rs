@@ -12,8 +12,8 @@ use super::{ShownStack, TopView};
 use crate::commands::status::text::{
     budget_words, full_in, response_time, span, ssd_words, throttled, worn_words,
 };
-use crate::commands::status::verdict::Verdict;
 use crate::session::serving::status::{DeviceState, ServerStatus};
+use crate::session::serving::verdict::Verdict;
 
 /// Maximum rows of stacks, which are scrolled if there are more, and maximum number of actions.
 const STACKS_MAX: usize = 6;

@@ -14,6 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::session::serving::status::{DeviceState, ServerStatus};
+use crate::session::serving::verdict::Verdict;
 
 /// The upper ends of the buckets of response times in seconds: from a log in memory to a disk that wakes up.
 const BUCKETS: [f64; 17] = [
@@ -160,6 +161,8 @@ fn server(status: &ServerStatus, families: &mut Families) {
     if let Some(version) = &status.version {
         of.with("version", version).add("build", "The server's program", None, Sample::Info);
     }
+    let help = "Exit code that dcd status has: 0, 4 (damage) or 5 (degraded)";
+    of.gauge("health", help, f64::from(Verdict::of(status).health.code()));
     of.seconds("uptime", "Time since the server started", status.uptime_seconds);
     of.gauge("requests_in_flight", "Requests that are not answered", status.requests.in_flight as f64);
     let requests = &status.requests;

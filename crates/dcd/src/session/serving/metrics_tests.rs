@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use dcd_engine::raid::{Findings, PassName, PassStatus};
+use dcd_engine::log_cache::DataDiskStatus;
+use dcd_engine::raid::{ArrayState, Findings, PassName, PassStatus};
 use dcd_stack::{MeterStatus, RecentTimes};
 
 use super::*;
@@ -77,6 +78,7 @@ fn values_come_with_their_names_units_and_labels() {
         "# UNIT dcd_dirty_data_bytes bytes",
         "dcd_stack_info{stack=\"a\",export=\"cache\"} 1",
         "dcd_build_info{stack=\"a\",version=\"0.1.0 (0123456789ab)\"} 1",
+        "dcd_health{stack=\"a\"} 4.0",
         "dcd_uptime_seconds{stack=\"b\"} 43200.0",
         "dcd_dirty_data_bytes{stack=\"a\",layer=\"cache\"} 4096.0",
         "dcd_requests_in_flight{stack=\"a\"} 3.0",
@@ -112,6 +114,29 @@ fn values_come_with_their_names_units_and_labels() {
     let once: std::collections::BTreeSet<&str> = types.iter().copied().collect();
     assert_eq!(types.len(), once.len(), "all samples of a name stand together");
     assert_eq!(openmetrics(&[]), "# EOF\n");
+}
+
+/// The metric has what status knows and no other metric shows.
+#[test]
+fn the_health_is_the_exit_code_of_status() {
+    let missing = DataDiskStatus { missing: true, ..DataDiskStatus::default() };
+    let absent = LogCacheStatus { disks: vec![missing], ..LogCacheStatus::default() };
+    let accepted =
+        LogCacheStatus { accepted_damage: vec!["records".to_owned()], ..LogCacheStatus::default() };
+    let scrubbed = Findings { mismatches: 1, ..Findings::default() };
+    let scrubbed = ArrayStatus { last_scrub: Some(scrubbed), ..ArrayStatus::default() };
+    let doubtful = ArrayStatus { state: ArrayState::InDoubt, regions_in_doubt: 3, ..ArrayStatus::default() };
+    for (layer, code) in [
+        (LayerStatus::LogCache(Box::default()), 0),
+        (LayerStatus::LogCache(Box::new(absent)), 5),
+        (LayerStatus::LogCache(Box::new(accepted)), 4),
+        (LayerStatus::Raid(Box::new(scrubbed)), 4),
+        (LayerStatus::Raid(Box::new(doubtful)), 5),
+    ] {
+        let layers = [("layer".to_owned(), layer)].into();
+        let text = openmetrics(&[ServerStatus { stack: "a.toml".into(), layers, ..ServerStatus::default() }]);
+        assert!(text.contains(&format!("\ndcd_health{{stack=\"a\"}} {code}.0\n")), "{code}: {text}");
+    }
 }
 
 #[test]

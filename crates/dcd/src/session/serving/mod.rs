@@ -12,6 +12,7 @@ pub mod records;
 pub mod server;
 pub mod status;
 pub mod trend;
+pub mod verdict;
 pub mod watch;
 pub mod wear;
 mod windows;

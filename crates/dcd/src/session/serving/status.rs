@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use dcd_engine::log_cache::DataDiskStatus;
 use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
-use dcd_engine::raid::{ArrayState, ArrayStatus};
+use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheStatus, Nanos, SECTOR_BYTES};
 use dcd_io::{Device, OpCounts, OpKind};
 use dcd_serve::control::ControlClient;
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::block_devices::block_devices;
 use crate::cli::VERSION;
-use crate::failure::Failure;
+use crate::failure::{Failure, Health};
 use crate::output::path_text;
 use crate::session::serving::trend::Trend;
 use crate::session::serving::wear::SsdStatus;
@@ -381,6 +381,9 @@ pub fn lost_text(blocks: usize) -> Option<String> {
     (blocks > 0).then(|| format!("{blocks} block{} of 4 KiB lost", if blocks == 1 { "" } else { "s" }))
 }
 
+/// Name of a failed leg that the stack file names no more.
+pub const MISSING_LEG: &str = "missing";
+
 /// A leg as messages call it.
 pub fn leg_name(leg: &LegStatus) -> String {
     leg.name.as_ref().map_or_else(|| "a leg that is missing".to_owned(), |name| format!("\"{name}\""))
@@ -418,5 +421,38 @@ pub fn state_word(array: &ArrayStatus) -> String {
     match array.state {
         ArrayState::Good if array.blocks_lost() > 0 => ArrayState::Damaged.word(),
         state => state.word(),
+    }
+}
+
+/// Adds to `health` the faults of an array, by its status.
+pub fn judge_array(name: &str, array: &ArrayStatus, health: &mut Health) {
+    let lost = array.blocks_lost();
+    if lost > 0 {
+        let blocks = if lost == 1 { "block" } else { "blocks" };
+        health.damaged(format!("array \"{name}\": {lost} {blocks} of 4 KiB lost"));
+    }
+    if array.last_scrub.as_ref().is_some_and(Findings::are_left) {
+        health.damaged(format!("array \"{name}\": the last scrub found damage that was not repaired"));
+    }
+    if array.journal_failed {
+        health.degraded(format!("array \"{name}\": its journal has failed"));
+    }
+    let described = format!("array \"{name}\": {}{}", array.state.word(), without(array));
+    match array.state {
+        ArrayState::Good | ArrayState::Damaged => {}
+        ArrayState::Broken | ArrayState::Apart | ArrayState::Refused => health.damaged(described),
+        ArrayState::Resyncing
+        | ArrayState::Rebuilding
+        | ArrayState::Degraded
+        | ArrayState::InDoubt
+        | ArrayState::Growing => health.degraded(described),
+    }
+}
+
+/// Returns ", without member 2" if member 2 has failed; empty if none has.
+pub fn without(array: &ArrayStatus) -> String {
+    match array.failed_members.as_slice() {
+        [] => String::new(),
+        failed => format!(", without {}", members_named(failed)),
     }
 }

@@ -6,13 +6,11 @@ use dcd_engine::raid::{ArrayState, ArrayStatus, Findings, members_named};
 use dcd_engine::{LogCacheState, LogCacheStatus};
 use dcd_stack::{HumanBytes, LayerStatus, RECORD};
 
-use crate::commands::array::judge as judge_array;
-use crate::commands::log::MISSING;
 use crate::failure::Health;
 use crate::session::absent::restart;
 use crate::session::serving::status::{
-    DeviceState, DeviceStatus, FLUSH_ADVICE, ServerStatus, SilentDevice, accepted_damage, destage_trouble,
-    flush_trouble, leg_name, legs_text, lost_text,
+    DeviceState, DeviceStatus, FLUSH_ADVICE, MISSING_LEG, ServerStatus, SilentDevice, accepted_damage,
+    destage_trouble, flush_trouble, judge_array, leg_name, legs_text, lost_text,
 };
 use crate::session::serving::watch::shared_text;
 
@@ -168,7 +166,7 @@ impl Verdict {
                 "log \"{name}\": if {} works again, take it back: dcd log add {stack} {old} (fills it). If not, name a new device in its place \
                  in \"log\" in the stack file: dcd log add {stack} NEW; or go on without it: dcd log remove {stack} {}",
                 leg_name(leg),
-                leg.name.as_deref().unwrap_or(MISSING)
+                leg.name.as_deref().unwrap_or(MISSING_LEG)
             ));
         }
     }
