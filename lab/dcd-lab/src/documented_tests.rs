@@ -413,4 +413,13 @@ fn the_runbook_has_a_section_for_each_alert_and_exit_code() {
     for code in codes.filter(|code| *code > 0) {
         assert!(has(&format!("Exit code {code}")), "docs/runbook.md has no section for exit code {code}");
     }
+    for section in runbook.split("\n## ").skip(1) {
+        let heading = section.lines().next();
+        let parts: Vec<&str> = section.split("\n- **").skip(1).collect();
+        let words: Vec<&str> = parts.iter().filter_map(|part| Some(part.split_once("**")?.0)).collect();
+        assert_eq!(words, ["Clients", "Never", "Run", "Call"], "{heading:?}");
+        let commands =
+            parts[2].split('`').skip(1).step_by(2).filter(|code| code.contains(char::is_whitespace));
+        assert!(commands.count() >= 3, "{heading:?}: Run needs three commands");
+    }
 }
