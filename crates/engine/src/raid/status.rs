@@ -103,6 +103,12 @@ impl ArrayStatus {
     pub fn has_failed(&self, role: usize) -> bool {
         self.failed_members.contains(&role)
     }
+
+    /// Names the devices that the array no longer uses. A device that a rebuild fills is in use.
+    pub fn failed_devices(&self) -> impl Iterator<Item = &String> {
+        let failed = self.failed_members.iter().filter(|role| self.rebuilding_member != Some(**role));
+        failed.filter_map(|role| self.devices.member_names.get(*role)?.as_ref())
+    }
 }
 
 /// A note for the administrator.

@@ -1260,11 +1260,7 @@ impl StackHost {
                 Some(LayerStatus::LogCache(log)) if log.state == LogCacheState::LogFailed => {
                     failed.extend(self.name_below(cache.layer, Some(LOG_PORT), stack));
                 }
-                Some(LayerStatus::Raid(array)) => {
-                    let names = &array.devices.member_names;
-                    let name = |role: &usize| names.get(*role).cloned().flatten();
-                    failed.extend(array.failed_members.iter().filter_map(name));
-                }
+                Some(LayerStatus::Raid(array)) => failed.extend(array.failed_devices().cloned()),
                 Some(LayerStatus::Mirror(mirror)) => {
                     let is_failed = |leg: &&LegStatus| leg.standing == Some(LegState::Failed);
                     failed.extend(mirror.legs.iter().filter(is_failed).filter_map(|leg| leg.name.clone()));

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dcd_engine::log_cache::LogCacheStatistics;
+use dcd_engine::raid::DevicesStatus;
 use dcd_engine::{
     AnyStatus, Cx, ErrorKind, Event, Extent, Geometry, IoError, Layer, Lba, LogCacheState, LogCacheStatus,
     StackBuilder, Target,
@@ -190,6 +191,21 @@ fn lost_blocks_are_told_when_they_are_lost_and_nothing_is_good_before_they_are_w
     }
     let array = ArrayStatus { lost_blocks: 1, ..ArrayStatus::default() };
     assert_eq!(state_word(&array), "damaged");
+}
+
+#[test]
+fn a_spare_that_is_being_filled_is_no_failed_device() {
+    let failed = |rebuilding_member| {
+        let member_names = ["a", "spare", "c"].map(|name| Some(name.to_owned())).into();
+        let devices = DevicesStatus { member_names, ..DevicesStatus::default() };
+        let failed_members = vec![1, 2];
+        let array = ArrayStatus { failed_members, rebuilding_member, devices, ..ArrayStatus::default() };
+        array.failed_devices().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (failed(None), failed(Some(1))),
+        (vec!["spare".to_owned(), "c".to_owned()], vec!["c".to_owned()])
+    );
 }
 
 #[test]
