@@ -1,5 +1,6 @@
 //! The text, and an independent reader of the format.
 
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -8,7 +9,7 @@ use dcd_engine::raid::{ArrayState, Findings, PassName, PassStatus};
 use dcd_stack::{MeterStatus, RecentTimes};
 
 use super::*;
-use crate::session::serving::status::{DeviceStatus, SilentDevice};
+use crate::session::serving::status::{DeviceOps, DeviceStatus, SilentDevice};
 use crate::session::serving::wear::SsdStatus;
 
 /// A stack with everything, and names that need escapes.
@@ -32,6 +33,7 @@ fn stack(name: &str) -> ServerStatus {
     let array = ArrayStatus { failed_members: vec![1], pass: Some(pass), ..ArrayStatus::default() };
     let layers = [
         ("cache".to_owned(), LayerStatus::LogCache(Box::new(cache))),
+        ("legs".to_owned(), LayerStatus::Mirror(Box::default())),
         ("odd \"name\"\\\n".to_owned(), LayerStatus::Raid(Box::new(array))),
     ];
     let write = ResponseTimes {
@@ -47,6 +49,7 @@ fn stack(name: &str) -> ServerStatus {
         device: Some(name.to_owned()),
         path: format!("/dev/{name}"),
         failed_reads: 7,
+        operations: [("read".to_owned(), DeviceOps::default())].into(),
         ..DeviceStatus::default()
     };
     let ssd = SsdStatus {
@@ -136,6 +139,23 @@ fn the_health_is_the_exit_code_of_status() {
         let layers = [("layer".to_owned(), layer)].into();
         let text = openmetrics(&[ServerStatus { stack: "a.toml".into(), layers, ..ServerStatus::default() }]);
         assert!(text.contains(&format!("\ndcd_health{{stack=\"a\"}} {code}.0\n")), "{code}: {text}");
+    }
+}
+
+#[test]
+fn rules_dashboard_and_guide_name_metrics_that_there_are() {
+    let text = openmetrics(&[stack("a")]);
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    for file in ["packaging/prometheus/dcd.rules.yml", "packaging/grafana/dcd.json", "docs/monitoring.md"] {
+        let used = fs::read_to_string(format!("{root}{file}")).unwrap();
+        let words = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> = words.filter(|word| word.starts_with("dcd_")).collect();
+        assert!(names.len() > 5, "{file} uses metrics");
+        for name in names {
+            let is_known =
+                text.contains(&format!("\n{name}{{")) || text.contains(&format!("\n# TYPE {name} "));
+            assert!(is_known, "{file}: no server tells {name}");
+        }
     }
 }
 
