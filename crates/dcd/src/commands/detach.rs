@@ -15,7 +15,7 @@ use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
 use crate::session::judge::{CacheSeen, judge_cache};
 use crate::session::machine;
-use crate::session::open::{OpenedCache, mark, open_log};
+use crate::session::open::{OpenedCache, forget_records, mark, open_log};
 use crate::session::record::{
     Attachment, AttachmentState, DiskRecord, LogSeen, RecordSeen, Refusal, told_as,
 };
@@ -63,7 +63,11 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
         if marks_first(&looked) {
             let amount = "all that the log has";
             gone_disks.iter().try_for_each(|gone| admit_loss(args, gone, amount))?;
-            mark(&mut open_log(&choice, Purpose::Change)?, LogState::Detached)?;
+            let mut log = open_log(&choice, Purpose::Change)?;
+            if gone_disks.is_empty() {
+                forget_records(&mut log)?;
+            }
+            mark(&mut log, LogState::Detached)?;
         }
         forget(&choices, &looked)?;
         return done(args, &format!("{why}. {}", never_again(&choice, seen)));

@@ -1,5 +1,7 @@
 //! `dcd rescue`: writes the dirty data of a log back without a server, and lists what cannot be read.
 
+use std::path::Path;
+
 use dcd_engine::log_cache::format::{LogState, LogSuperblock};
 use dcd_engine::log_cache::offline::{
     RescueOptions, RescueReport, check, place_of_address, read_superblock, rescue,
@@ -145,16 +147,22 @@ fn is_given_up(recorded: Option<&RecordSeen>, seen: &LogSeen) -> bool {
 
 /// Says what a disk lacks that was missing when its log was detached; none if it lacks nothing.
 pub fn was_missing(choice: &CacheChoice, recorded: Option<&RecordSeen>, seen: &LogSeen) -> Option<String> {
-    // Only a disk of several may be missing then.
-    let own = own_attachment(recorded, seen).filter(|own| choice.disks().len() > 1 && own.may_lose_data());
-    own.filter(|_| matches!(seen, LogSeen::Present { state: LogState::Detached, .. })).map(|own| {
-        format!(
+    let own = own_attachment(recorded, seen).filter(|own| own.may_lose_data());
+    let is_one_of_several = choice.disks().len() > 1;
+    own.filter(|_| matches!(seen, LogSeen::Present { state: LogState::Detached, .. })).map(|own| match is_one_of_several {
+        true => format!(
             "the log was detached while \"{name}\" was missing, and {} for it were given up. This disk lacks them. Unless something was \
              written over the log since, \"dcd rescue {} --disk {name}\" writes them back",
             own.held(),
             choice.site.path.display(),
             name = choice.data
-        )
+        ),
+        false => format!(
+            "the log was detached, and the attachment record of {} says that this disk lacks {}: another disk, such as a copy, was in \
+             its place then and has them, or the record is older than that, as one from a backup",
+            choice.site.path_below(&choice.data).unwrap_or(Path::new(&choice.data)).display(),
+            own.held(),
+        ),
     })
 }
 

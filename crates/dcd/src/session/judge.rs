@@ -353,6 +353,17 @@ pub fn no_disk_of_this_log(choice: &CacheChoice, disk: &str) -> Refusal {
 /// use. `force` overrides that, but not another cache.
 fn admit_unrecorded(record: &RecordSeen, log: &Path, seen: &LogSeen, force: bool) -> Result<(), Refusal> {
     let LogSeen::Present { uuid, .. } = seen else { return Ok(()) };
+    if let Some(original) = &record.original {
+        return Err(Refusal::new(
+            format!(
+                "the log {} is of another disk, which is there, too: {}. This one has no attachment record, and may be a copy",
+                log.display(),
+                original.display()
+            ),
+            "name that disk in the stack file: nothing is lost. If this one is to take its place, first \"dcd detach\" completes that disk; then copy \
+             it, and \"dcd format\" makes a new log for the copy",
+        ));
+    }
     if let Some(told) = record.told.as_ref().filter(|told| !(force && told.is_empty())) {
         admit_told(told, record.teller, log, uuid)?;
     }

@@ -68,6 +68,7 @@ fn record(all: Vec<Attachment>) -> RecordSeen {
         retired: false,
         stack: None,
         has_place: None,
+        original: None,
     }
 }
 

@@ -224,6 +224,13 @@ pub fn mark(log: &mut dyn BlockDevice, state: LogState) -> Result<(), Failure> {
     write_superblock(log, &mut superblock).map_err(Failure::from)
 }
 
+/// Takes the records of a log that its disks do not need out of use: no later command takes them for data that a disk lacks.
+pub fn forget_records(log: &mut dyn BlockDevice) -> Result<(), Failure> {
+    let mut superblock = read_superblock(log)?;
+    superblock.forget_records();
+    write_superblock(log, &mut superblock).map_err(Failure::from)
+}
+
 /// Warns that a look at a mirrored log leaves out missing legs.
 pub fn tell_missing_legs(choice: &CacheChoice) -> Result<(), Failure> {
     let Some(mirror) = choice.site.mirror_below(&choice.log) else { return Ok(()) };

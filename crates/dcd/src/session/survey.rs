@@ -22,7 +22,7 @@ use crate::session::judge::{
 use crate::session::machine;
 use crate::session::members::{Devices, FoundMember, MemberContent, newest};
 use crate::session::overwrite::log_in_use;
-use crate::session::record::{DiskRecord, LegsSeen, LogSeen, record_of_disk, uuid_text};
+use crate::session::record::{DiskRecord, LegsSeen, LogSeen, original_of, record_of_disk, uuid_text};
 use crate::session::running::{Admitted, RunningCaches};
 use crate::session::site::Site;
 use crate::session::started::Started;
@@ -244,9 +244,12 @@ pub fn inspect(choice: &CacheChoice) -> Result<(CacheSeen, Option<DiskRecord>), 
     let mut seen = record.as_ref().map(|record| record.seen(superblock.as_ref())).transpose()?;
     if let (Some(seen), Some(superblock)) = (&mut seen, &superblock)
         && seen.all.overlapping(seen.extent).is_none()
-        && (choice.disk > 0 && superblock.has_disk(choice.disk))
+        && superblock.has_disk(choice.disk)
     {
-        seen.has_place = record_of_disk(superblock, choice.disk);
+        let is_first = choice.disk == 0;
+        seen.has_place = (!is_first).then(|| record_of_disk(superblock, choice.disk)).flatten();
+        let data = choice.site.path_below(&choice.data);
+        seen.original = data.and_then(|data| original_of(data, superblock, choice.disk));
     }
     Ok((CacheSeen { log, superblock, record: seen, missing: None }, record))
 }

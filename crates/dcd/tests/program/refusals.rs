@@ -771,6 +771,8 @@ fn a_log_fails(ends: impl FnOnce(Server, &Place)) {
     expect(&listed, 0, "nothing is lost");
     assert!(listed.stderr.is_empty(), "no alarm: {listed:?}");
     expect(&place.run("rescue", &["--list", "--json"]), 0, "\"given_up\":true");
+    // What the log has is out of date: it is no reason against a new one.
+    expect(&place.run("detach", &[]), 0, "detached; ");
     assert!(place.bare() == newer && newer[..4096] == [0xcd; 4096], "nothing was overwritten");
     expect(&place.run("format", &[]), 0, "a log of");
     let server = place.serve();
@@ -980,4 +982,49 @@ fn a_full_file_system_under_the_record_keeps_no_disk_from_starting() {
     assert!(!small.path("data.img.dcd.new").exists());
     expect(&place.run("detach", &[]), 0, "detached");
     assert!(fs::read(small.path("data.img")).unwrap()[8 << 20..][..4096] == [7; 4096]);
+}
+
+/// A copy has no record, and the log knows its content. What is written back to it would be missing on the original.
+#[test]
+fn a_copy_of_a_data_disk_does_not_get_the_data_of_its_log() {
+    let place = dirty();
+    fs::write(place.path("other.img"), place.bare()).unwrap();
+    let stack = fs::read_to_string(place.stack()).unwrap();
+    fs::write(place.stack(), stack.replace("data.img", "other.img")).unwrap();
+    let log = fs::read(place.path("log.img")).unwrap();
+    for (command, args) in [
+        ("serve", [].as_slice()),
+        ("detach", &[]),
+        ("remove", &[]),
+        ("rescue", &[]),
+        ("rescue", &["--force"]),
+        ("rescue", &["--over-newer-data"]),
+    ] {
+        let said = format!("is of another disk, which is there, too: {}", place.path("data.img").display());
+        expect(&place.run(command, args), 3, &said);
+    }
+    assert!(fs::read(place.path("other.img")).unwrap() == place.bare());
+    assert!(fs::read(place.path("log.img")).unwrap() == log);
+    // A disk that was renamed without its record is no copy.
+    fs::rename(place.path("data.img"), place.path("other.img")).unwrap();
+    expect(&place.serve().stop(), 0, "");
+    fs::rename(place.path("other.img"), place.path("data.img")).unwrap();
+    fs::write(place.stack(), stack).unwrap();
+    expect(&place.run("detach", &[]), 0, "64 KiB was written back");
+    assert!((0..16).all(|i| place.bare()[i * 65536..][..4096] == [0xd1; 4096]));
+}
+
+#[test]
+fn a_disk_that_lacks_data_is_not_called_complete_because_its_log_was_detached() {
+    let place = dirty();
+    let (data, record) = (place.bare(), fs::read(place.record()).unwrap());
+    expect(&place.run("detach", &[]), 0, "");
+    // Both are as they were, as if another disk had been in this one's place meanwhile.
+    fs::write(place.path("data.img"), data).unwrap();
+    fs::write(place.record(), record).unwrap();
+    for command in ["detach", "remove"] {
+        expect(&place.run(command, &[]), 3, "says that this disk lacks");
+    }
+    expect(&place.run("rescue", &["--list"]), 4, "says that this disk lacks");
+    expect(&place.run("detach", &["--force"]), 0, "");
 }

@@ -523,6 +523,14 @@ impl LogSuperblock {
         self.other_disks.iter_mut().for_each(|disk| disk.from_seq = disk.from_seq.min(seq));
     }
 
+    /// Begins the log behind all its records: they are not read again, and need not be readable.
+    pub fn forget_records(&mut self) {
+        let seq = self.durable_seq.max(self.tail_seq);
+        self.epoch += 1;
+        (self.epoch_start_seq, self.tail_seq, self.durable_seq) = (seq, seq, seq);
+        self.end_records_at(seq);
+    }
+
     /// Returns the machine, other than this one, that may still serve the log: it has not recorded a stop.
     pub const fn other_machine(&self, this: u64) -> Option<u64> {
         match (self.state, self.machine) {

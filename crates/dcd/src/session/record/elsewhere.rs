@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dcd_engine::SECTOR_BYTES;
@@ -11,7 +12,9 @@ use dcd_engine::log_cache::format::LogSuperblock;
 
 use super::identity::number_text;
 use super::mark::offset_of;
-use super::place::{BlockDisk, FileDisk, RecordLocation, offset_beside, place, records_in, state_dir};
+use super::place::{
+    BlockDisk, FileDisk, RecordLocation, file_of, offset_beside, place, records_in, state_dir,
+};
 use super::store::{RecordError, RecordFile};
 use super::udev::Partition;
 use super::{Attachment, AttachmentState, uuid_text};
@@ -58,6 +61,34 @@ fn of_block(own: &BlockDisk) -> Result<Vec<Attachment>, RecordError> {
 
 /// Finds the record in the state directory that gives a place in the log of a cache to another disk. Records beside files are not found.
 pub fn record_of_disk(log: &LogSuperblock, disk: usize) -> Option<PathBuf> {
+    records_in(&state_dir()).into_iter().find(|record| gives_place(record, log, disk))
+}
+
+/// Finds another disk of this machine that has a place in the log of a cache, by its record: `device`, which has no record, may be a copy of
+/// it. Of a file, only the others in its directory are found.
+pub fn original_of(device: &Path, log: &LogSuperblock, disk: usize) -> Option<PathBuf> {
+    match place(device).ok()? {
+        RecordLocation::Export(_) => None,
+        RecordLocation::File(own) => {
+            let records =
+                records_in(own.file.parent()?).into_iter().filter(|record| gives_place(record, log, disk));
+            let number = |file: &Path| fs::metadata(file).ok().map(|found| (found.dev(), found.ino()));
+            let own = number(&own.file);
+            records
+                .filter_map(|record| file_of(&record))
+                .find(|file| number(file).is_some_and(|other| Some(other) != own))
+        }
+        RecordLocation::InStateDir(own) => {
+            let is_there = |record: &PathBuf| RecordFile::at(record.clone()).is_of_another(&own);
+            records_in(&own.state_dir)
+                .into_iter()
+                .find(|record| gives_place(record, log, disk) && is_there(record))
+        }
+    }
+}
+
+/// True for a record with a place in the log of a cache. One that cannot be read refuses its own disk.
+fn gives_place(record: &Path, log: &LogSuperblock, disk: usize) -> bool {
     let (cache, id) = (uuid_text(log.cache_uuid), uuid_text(log.uuid_of(disk)));
     let is_it = |own: &Attachment| {
         let is_disk = match &own.disk_uuid {
@@ -66,10 +97,7 @@ pub fn record_of_disk(log: &LogSuperblock, disk: usize) -> Option<PathBuf> {
         };
         own.cache_uuid == cache && is_disk && own.state != AttachmentState::Abandoned
     };
-    // A record that cannot be read refuses its own disk.
-    let has_it =
-        |path: &PathBuf| RecordFile::at(path.clone()).load().is_ok_and(|all| all.0.iter().any(is_it));
-    records_in(&state_dir()).into_iter().find(has_it)
+    RecordFile::at(record.to_owned()).load().is_ok_and(|all| all.0.iter().any(is_it))
 }
 
 /// The partitions of a whole disk.

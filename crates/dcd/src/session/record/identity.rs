@@ -77,6 +77,11 @@ impl DiskIdentity {
         DiskIdentity { names: ranked(names), ..self.clone() }
     }
 
+    /// True if a device with another number than this one has one of the names.
+    pub fn is_named_elsewhere(&self, number: u64, system: &System) -> bool {
+        !shared(&self.names, number, system).is_empty()
+    }
+
     /// Names that no other device of the system has.
     pub fn own_names(&self) -> impl Iterator<Item = &String> {
         self.names.iter().filter(|name| !self.shared.contains(name))

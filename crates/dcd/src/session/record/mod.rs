@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use backup_marks::MarksFile;
 use elsewhere::attachments_elsewhere;
-pub use elsewhere::record_of_disk;
+pub use elsewhere::{original_of, record_of_disk};
 pub use identity::numbers as device_numbers;
 pub use place::{names_of, state_dir};
 pub use rules::{
@@ -416,7 +416,7 @@ impl DiskRecord {
             all.overlapping(extent).filter(|known| cache.is_some_and(|cache| known.cache_uuid != cache));
         let stack = other.and_then(|other| stack_with_log(&other.log));
         let retired = retired.unwrap_or(false);
-        Ok(RecordSeen { all, extent, told, teller, retired, stack, has_place: None })
+        Ok(RecordSeen { all, extent, told, teller, retired, stack, has_place: None, original: None })
     }
 
     /// Changes the attachment of this part, or makes it, and returns when that is on the medium.
@@ -499,6 +499,8 @@ pub struct RecordSeen {
     pub stack: Option<PathBuf>,
     /// The record of the disk that has this one's place in the log, if this one has none, and is not the first.
     pub has_place: Option<PathBuf>,
+    /// Another disk, or its record, of which this one may be a copy: it is there, and its record has this one's place in the log.
+    pub original: Option<PathBuf>,
 }
 
 /// Returns the stack file in /etc/dcd that names this log.

@@ -190,6 +190,11 @@ impl BlockDisk {
         }
     }
 
+    /// True if another device of the system has a name of this disk.
+    pub fn has_other(&self, recorded: &DiskIdentity) -> bool {
+        recorded.is_named_elsewhere(self.number, &self.system)
+    }
+
     /// Returns the disk's identity at the last look, for the record. A record is written without looking, as the disk may not answer.
     pub fn identity(&self) -> DiskIdentity {
         self.identity.clone()
@@ -235,6 +240,14 @@ pub fn offset_beside(file: &Path, name: &OsStr) -> Option<u64> {
         "" => Some(0),
         offset => offset.strip_prefix('@')?.parse().ok(),
     }
+}
+
+/// The file that this record lies beside; none for another name.
+pub fn file_of(record: &Path) -> Option<PathBuf> {
+    let name = record.file_name()?.to_str()?.strip_suffix(SUFFIX)?;
+    let (file, offset) = name.rsplit_once('@').unwrap_or((name, ""));
+    let is_offset = offset.bytes().all(|digit| digit.is_ascii_digit());
+    Some(record.with_file_name(if is_offset { file } else { name }))
 }
 
 /// The paths of all copies of an array's record, of which these are members.

@@ -226,6 +226,11 @@ impl RecordFile {
         Ok(self.newest()?.map_or_else(Attachments::default, |document| document.attachments))
     }
 
+    /// True for the record of another block device of the system than `own`.
+    pub fn is_of_another(&self, own: &BlockDisk) -> bool {
+        self.newest().ok().flatten().and_then(|found| found.disk).is_some_and(|disk| own.has_other(&disk))
+    }
+
     /// The place of the record, or of its first copy.
     pub fn path(&self) -> &Path {
         &self.paths()[0]
