@@ -80,6 +80,8 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
     }
     // All reasons against it have been told: what is on the devices is overwritten from here on.
     if let FormattedLegs::New { retired } = legs {
+        // They were free while the old log was written back, which may have taken long.
+        look_at_legs(&choice, args.force)?;
         overwrite::tell(retired);
         make_legs(&choice)?;
     }

@@ -38,7 +38,9 @@ pub fn refusal(site: &Site, error: &StartError) -> Refusal {
 pub fn admit_journal(site: &Site, array: &str) -> Result<(), Failure> {
     let choice = ArrayChoice::of(site.clone(), array.to_owned());
     let Some(journal) = &choice.journal else { return Ok(()) };
-    let newest = Devices::open(&choice, Purpose::Look)?.newest;
+    let devices = Devices::open(&choice, Purpose::Look)?;
+    let can_rescue = devices.can_do_without_journal();
+    let newest = devices.close().newest;
     let site = for_looks(site, Purpose::Look);
     let failed = |error| Failure::Failed(format!("reading the journal of array \"{array}\": {error}"));
     let header_bytes = {
@@ -51,37 +53,46 @@ pub fn admit_journal(site: &Site, array: &str) -> Result<(), Failure> {
     };
     let (what, whose) = content(&site, journal)?;
     let path = site.path_below(journal).unwrap_or(Path::new(journal)).display();
+    // A slice is named by its place: other slices of the device may be in use.
+    let first = site
+        .layer(journal)
+        .and_then(|_| range(&site, journal, u64::MAX >> 1))
+        .map(|place| place.start.0 * SECTOR_BYTES);
+    let place = first.map_or_else(|| path.to_string(), |first| format!("{path} from byte {first} on"));
     let caches = caches_over(&site, array)?;
     let held = caches.iter().map(|(choice, own, _)| {
         format!("; the log of this array's cache \"{}\" has {}, as its record says", choice.layer, own.held())
     });
     let reason = format!(
-        "array \"{array}\": there is something else where its journal should be: {path} has {what} on it{}",
+        "array \"{array}\": there is something else where its journal should be: {place} has {what}{}",
         held.collect::<String>()
     );
     let stack = site.path.display();
-    let needed = newest.needs_journal();
-    let action = match (caches.iter().find(|(.., is_behind)| *is_behind), whose) {
-        (Some((choice, own, _)), Whose::NotOfDcd) => format!(
-            "the log of \"{}\" is whole, behind that place on the same device.{} Then, if nothing at the beginning of {path} is needed, write \
-             zeroes over its first {} KiB: the journal is empty then, and the log stays as it is",
-            choice.layer,
-            match own.may_lose_data() {
-                true if needed => format!(" \"dcd rescue --list {stack}\" shows what it has."),
-                true => format!(
-                    " \"dcd rescue --list {stack}\" shows what it has, and \"dcd rescue {stack}\" writes that back: nothing is lost."
-                ),
-                false => String::new(),
-            },
-            header_bytes / 1024
-        ),
-        (_, Whose::Dcd) => format!(
-            "correct its path in the stack file: nothing is lost then. Leave {path} as it is, as another cache or array needs it.{}",
+    let whole = caches.iter().find(|(.., is_beside)| *is_beside).map(|(choice, own, _)| {
+        let way = match own.may_lose_data() {
+            true if can_rescue => {
+                format!("; \"dcd rescue --list {stack}\" shows what it has, and \"dcd rescue {stack}\" writes that back")
+            }
+            true => format!("; \"dcd rescue --list {stack}\" shows what it has"),
+            false => String::new(),
+        };
+        format!("the log of \"{}\" on the same device is whole{way}. ", choice.layer)
+    });
+    let whole = whole.unwrap_or_default();
+    let action = match whose {
+        Whose::Dcd => format!(
+            "{whole}correct its path in the stack file: nothing is lost then. Leave {path} as it is, as another cache or array needs it.{}",
             gone(&choice)
         ),
-        (None, Whose::NotOfDcd) => format!(
-            "check that it is the right device, and correct its path in the stack file if it is not. If it is, and nothing on it is needed, empty it (a \
-             device: blkdiscard -zf; a file: remove it).{}",
+        Whose::NotOfDcd => format!(
+            "{whole}check that it is the right device and place, and correct them in the stack file if not. If they are right, and nothing there is \
+             needed, {}: the journal is empty then.{}",
+            match first {
+                Some(first) => format!(
+                    "write zeroes over its header alone (dd if=/dev/zero of={path} bs={header_bytes} count=1 oflag=seek_bytes seek={first} conv=notrunc)"
+                ),
+                None => "empty it (a device: blkdiscard -zf; a file: remove it)".to_owned(),
+            },
             gone(&choice)
         ),
     };

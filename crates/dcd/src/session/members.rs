@@ -98,6 +98,14 @@ impl Devices {
         })
     }
 
+    /// True for an array that can be written to without its journal: it was stopped cleanly, and each role has its member. A crash then costs
+    /// no data, as the parity can be computed again.
+    pub fn can_do_without_journal(&self) -> bool {
+        let is_in_use =
+            |role: usize| self.found.iter().any(|found| self.standing(found) == Some(Standing::InUse(role)));
+        !self.newest.needs_journal() && (0..self.newest.members).all(is_in_use)
+    }
+
     /// Members that have diverged from the others, if there are any.
     pub fn apart(&self) -> Option<Apart> {
         apart(&self.newest, self.found.iter())

@@ -92,7 +92,7 @@ fn without_journals(
     without.asked.accept_doubt |= purpose == Purpose::Look;
     for (layer, _) in site.arrays().filter(|_| purpose == Purpose::Change) {
         let devices = Devices::open(&ArrayChoice::of(site.clone(), layer.name.clone()), Purpose::Look)?;
-        if devices.newest.needs_journal() {
+        if !devices.can_do_without_journal() {
             return Err(why.into());
         }
     }

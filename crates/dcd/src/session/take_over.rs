@@ -46,7 +46,8 @@ pub fn take_over(site: &mut Site, asked: &TakeOver) -> Result<Option<u64>, Failu
             return Err(Failure::refused(
                 "another machine may be serving this stack, and would go on writing to its data disk",
                 "make sure that it is off and stays off, or cannot reach the data disk; then add --other-is-off, or --fence COMMAND with a \
-                 command that makes sure of it. Nothing was changed",
+                 command that makes sure of it. Do not take over if its log had failed (\"log-failed\" in its status, journal or events): it has \
+                 written to the data disk alone since, and this log would be written over newer data. Nothing was changed",
             ));
         }
     }

@@ -435,6 +435,49 @@ fn a_log_behind_a_journal_that_was_overwritten_is_written_back_without_the_journ
     holds_all(&place);
 }
 
+/// The journal is in a slice behind the log. Each command of the advice is run as it stands.
+#[test]
+fn a_foreign_journal_in_a_slice_is_named_by_its_place_and_a_degraded_array_is_not_written_to_without() {
+    let place = Place::new();
+    with_cache(&place, Log::OfItsOwn);
+    edit(&place, "journal = \"none\"", "journal = \"j\"");
+    let slices = "[layer.log]\nkind = \"slice\"\nof = \"ssd\"\nsize = \"24MiB\"\n\
+                  [layer.j]\nkind = \"slice\"\nof = \"ssd\"\nfirst = \"32MiB\"\n";
+    edit(
+        &place,
+        Log::OfItsOwn.layers(),
+        &format!("[device.ssd]\npath = \"ssd.img\"\nsize = \"96MiB\"\n{slices}"),
+    );
+    expect(&array(&place, &["create"]), 0, "over 4 members");
+    write_dirty(&place);
+    for is_degraded in [false, true] {
+        if is_degraded {
+            let server = place.serve();
+            good(&place);
+            expect(&server.stop(), 0, "");
+            expect(&array(&place, &["fail", "c"]), 0, "member 2 is no longer used");
+        }
+        let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+        ssd[32 << 20..33 << 20].fill(b'x');
+        fs::write(place.path("ssd.img"), &ssd).unwrap();
+        let start = Server::start(&place, &[]).err().expect("it is refused");
+        expect(&start, 3, "ssd.img from byte 33554432 on has content that dcd does not know");
+        expect(&start, 3, "the log of \"cache\" on the same device is whole; \"dcd rescue --list");
+        let said = said(&start);
+        assert_eq!(said.contains("writes that back"), !is_degraded, "{said}");
+        if is_degraded {
+            expect(&place.run("rescue", &[]), 3, "there is something else where its journal should be");
+            assert!(fs::read(place.path("ssd.img")).unwrap() == ssd, "nothing was changed");
+        }
+        let dd = said.split_once("(dd ").and_then(|(_, rest)| rest.split_once(')')).expect("a command").0;
+        assert!(
+            std::process::Command::new("sh").args(["-c", &format!("dd {dd}")]).status().unwrap().success()
+        );
+        holds_all(&place);
+    }
+    expect(&place.run("rescue", &[]), 0, "written back");
+}
+
 #[test]
 fn another_caches_log_where_a_journal_should_be_is_told_with_what_it_has() {
     let other = crate::refusals::dirty();
