@@ -279,6 +279,11 @@ pub fn stack_name(file: &Path) -> Option<String> {
     is_stack_name(name).then(|| name.to_owned())
 }
 
+/// Returns a stack as commands take it: its name where it has one, else the path of its file.
+pub fn stack_argument(file: &Path) -> String {
+    stack_name(file).unwrap_or_else(|| file.display().to_string())
+}
+
 /// Stack files for a command that names none.
 pub fn stack_files() -> Vec<PathBuf> {
     files(&stacks_dir(), "toml")

@@ -13,10 +13,9 @@
 //! writes that were acknowledged while the others were away: only a person who has looked can say that it is gone. A data disk that is only
 //! late loses nothing: the log keeps what it has for it. But its path may be wrong, and its clients wait for it.
 
-use std::path::Path;
-
 use dcd_engine::raid::members_named;
 
+use crate::control::stack_argument;
 use crate::session::choice::{ArrayChoice, CacheChoice, place};
 use crate::session::judge::CacheSeen;
 use crate::session::members::{Devices, Standing};
@@ -105,15 +104,14 @@ pub fn without_disks(
              start the server again: {}",
             choice.layer,
             named(choice),
-            restart(&choice.site.path, choice.site.serve.fuse.is_some())
+            restart(&stack_argument(&choice.site.path), choice.site.serve.fuse.is_some())
         )
     };
     Ok((missing.iter().map(|(choice, _)| choice.disk).collect(), missing.iter().map(told).collect()))
 }
 
 /// Returns the commands that start a server again. `has_image`: its loop devices end with it.
-pub fn restart(stack: &Path, has_image: bool) -> String {
-    let stack = stack.display();
+pub fn restart(stack: &str, has_image: bool) -> String {
     match has_image {
         true => format!("unmount its devices; dcd stop {stack} && dcd serve {stack}"),
         false => format!("dcd stop --for-restart {stack} && dcd serve {stack}"),

@@ -60,9 +60,18 @@ fn one_stack(file: &Path, args: &Status) -> Result<(), Failure> {
     if args.json {
         print_json(&StatusReport::new(&status, &verdict))?;
     } else {
-        print!("{}", text::screen(&status, &verdict));
+        print!("{}", text::screen(&status, &verdict, lines()));
     }
     verdict.health.verdict()
+}
+
+/// Returns the lines for a screen: those of the terminal, and any number elsewhere.
+fn lines() -> usize {
+    if !std::io::stdout().is_terminal() {
+        return usize::MAX;
+    }
+    let rows = ratatui::crossterm::terminal::size().map_or(0, |(_, rows)| usize::from(rows));
+    text::LINES.max(rows.saturating_sub(2))
 }
 
 fn ask(client: &mut control::ControlClient, reset: bool) -> Result<(ServerStatus, Verdict), Failure> {

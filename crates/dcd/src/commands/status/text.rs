@@ -23,8 +23,19 @@ const INDENT: usize = 10;
 /// Width of a terminal: longer lists go on in the next line, and longer paths lose their beginning.
 pub const WIDTH: usize = 80;
 
-/// Formats the status of a stack as one screen of a terminal.
-pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
+/// Lines of a terminal: the command and the next prompt have one each.
+pub const LINES: usize = 24 - 2;
+/// Share of an SSD's life, in percent, from which on its wear is shown on any screen.
+const WORN_PERCENT: u8 = 90;
+
+/// Formats the status of a stack as one screen of a terminal. Lines about what is well are left out if there are more than `lines`.
+pub fn screen(status: &ServerStatus, verdict: &Verdict, lines: usize) -> String {
+    let whole = formatted(status, verdict, false);
+    if whole.lines().count() > lines { formatted(status, verdict, true) } else { whole }
+}
+
+/// `is_brief`: lines about what is well are left out.
+fn formatted(status: &ServerStatus, verdict: &Verdict, is_brief: bool) -> String {
     let mut text = String::new();
     let stack = status.stack.display();
     line(&mut text, "stack", &format!("{stack}, up for {}", span(status.uptime_seconds)));
@@ -38,18 +49,20 @@ pub fn screen(status: &ServerStatus, verdict: &Verdict) -> String {
         lines.next().iter().for_each(|first| line(&mut text, "action", first));
         lines.for_each(|rest| more(&mut text, &rest));
     }
-    caches(status, &mut text);
+    caches(status, &mut text, is_brief);
     let own = status.ublk.iter().filter(|_| status.disks.is_empty()).map(|ublk| (String::new(), ublk));
     let of_disks =
         status.disks.iter().filter_map(|disk| Some((format!("{}: ", disk.name), disk.ublk.as_ref()?)));
-    for (whose, ublk) in own.chain(of_disks) {
+    for (whose, ublk) in own.chain(of_disks).filter(|_| !is_brief) {
         let queues = format!("{} queues of {}", ublk.queues, ublk.depth);
         line(&mut text, "ublk", &format!("{whose}{}, {queues}, {}", ublk.device, ublk.flags.join(", ")));
     }
     attached(status, &mut text);
-    list(&mut text, "answered", &answered(&status.requests));
+    if !is_brief || errors(&status.requests) > 0 {
+        list(&mut text, "answered", &answered(&status.requests));
+    }
     recent(&status.requests, &mut text);
-    devices(&status.devices, &mut text);
+    devices(&status.devices, &mut text, is_brief);
     text
 }
 
@@ -136,7 +149,7 @@ fn state(status: &ServerStatus, verdict: &Verdict) -> String {
 }
 
 /// Describes the caches, then the arrays, in the words that administrators of such caches know.
-fn caches(status: &ServerStatus, text: &mut String) {
+fn caches(status: &ServerStatus, text: &mut String, is_brief: bool) {
     let mut none = true;
     let rank = |layer: &LayerStatus| match layer {
         LayerStatus::LogCache(_) => 0,
@@ -156,7 +169,7 @@ fn caches(status: &ServerStatus, text: &mut String) {
             let (name, words) = words.split_once(": ").expect("the words begin with the name");
             list(text, name, words);
             if let Some(held) =
-                status.writeback.get(name).and_then(|held| held_words(held, layer, &status.name()))
+                status.writeback.get(name).and_then(|held| held_words(held, layer, &status.argument()))
             {
                 wrapped(&held, WIDTH - INDENT - 2).iter().for_each(|line| more(text, line));
             }
@@ -166,12 +179,16 @@ fn caches(status: &ServerStatus, text: &mut String) {
             }
             if let Some(trend) = status.trends.get(name) {
                 let is_silent = !status.devices_not_answering.is_empty();
-                list(text, "", &outlook(trend, layer, is_silent).join(", "));
+                let outlook = outlook(trend, layer, is_silent);
+                if !outlook.is_empty() {
+                    list(text, "", &outlook.join(", "));
+                }
             }
-            if let Some(hits) = layer.log_cache().and_then(hits) {
+            let counted = layer.log_cache().filter(|_| !is_brief);
+            if let Some(hits) = counted.and_then(hits) {
                 more(text, &hits);
             }
-            if let Some(worn) = layer.log_cache().and_then(|cache| worn_words(status, cache)) {
+            if let Some(worn) = counted.and_then(|cache| worn_words(status, cache)) {
                 more(text, &worn);
             }
             if let Some(budget) = layer.log_cache().and_then(budget_words) {
@@ -315,6 +332,10 @@ fn kinds(requests: &MeterStatus) -> [(&'static str, &'static str, &ResponseTimes
     ]
 }
 
+fn errors(requests: &MeterStatus) -> u64 {
+    kinds(requests).iter().map(|(.., times)| times.errors).sum()
+}
+
 /// Counts the requests since the start or the last reset.
 fn answered(requests: &MeterStatus) -> String {
     let mut parts = Vec::new();
@@ -324,8 +345,7 @@ fn answered(requests: &MeterStatus) -> String {
             parts.push(format!("{} {word} {}", times.count, response_time(times.mean_ms)));
         }
     }
-    let errors: u64 = kinds(requests).iter().map(|(.., times)| times.errors).sum();
-    parts.push(match errors {
+    parts.push(match errors(requests) {
         0 => "no errors".to_owned(),
         1 => "1 error".to_owned(),
         errors => format!("{errors} errors"),
@@ -358,7 +378,7 @@ fn recent(requests: &MeterStatus, text: &mut String) {
     }
 }
 
-fn devices(devices: &[DeviceStatus], text: &mut String) {
+fn devices(devices: &[DeviceStatus], text: &mut String, is_brief: bool) {
     if devices.is_empty() {
         return;
     }
@@ -366,16 +386,28 @@ fn devices(devices: &[DeviceStatus], text: &mut String) {
     let _ = writeln!(text, "\n{:>INDENT$}  {:<width$}  path", "device", "state");
     for device in devices {
         let begun = format!("{:>INDENT$}  {:<width$}  ", device.name(), device_words(device));
-        let is_wide = begun.chars().count() + device.path.chars().count() > WIDTH;
+        let room = WIDTH.saturating_sub(begun.chars().count());
+        let is_wide = device.path.chars().count() > room;
         let short = device.path.strip_prefix("/dev/disk/").filter(|_| is_wide);
-        let _ = writeln!(text, "{begun}{}", short.unwrap_or(&device.path));
+        let _ = writeln!(text, "{begun}{}", end_of(short.unwrap_or(&device.path), room));
         if let Some(connection) = &device.connection {
             let _ = writeln!(text, "{:INDENT$}  {connection}", "");
         }
-        if let Some(error) = &device.last_error {
+        // Of a device that is used no more, its cache or array says the error.
+        if let Some(error) = device.last_error.as_ref().filter(|_| device.state != DeviceState::Failed) {
             more(text, &format!("last error: {error}"));
         }
-        device.ssds.iter().for_each(|ssd| more(text, &ssd_words(ssd)));
+        let ssds = device.ssds.iter().filter(|ssd| !is_brief || ssd.used_percent >= WORN_PERCENT);
+        ssds.for_each(|ssd| more(text, &ssd_words(ssd)));
+    }
+}
+
+/// Shortens a path to its end, which tells more than its beginning.
+pub fn end_of(path: &str, width: usize) -> String {
+    let cut = path.chars().count().saturating_sub(width);
+    match cut {
+        0 => path.to_owned(),
+        cut => std::iter::once('…').chain(path.chars().skip(cut + 1)).collect(),
     }
 }
 
@@ -470,14 +502,14 @@ fn log_cache_words(name: &str, cache: &LogCacheStatus) -> String {
     let _ = write!(words, ", log {} of {}", HumanBytes(cache.used_bytes), HumanBytes(cache.size_bytes));
     match cache.log_head {
         LogHead::NotRotational => {}
-        LogHead::Followed => words.push_str(", head tracking on"),
+        LogHead::Followed => words.push_str(", rotational, head tracking on"),
         LogHead::NotMeasured => {
-            words.push_str(", head tracking off (too noisy to tell; measured again when idle)");
+            words.push_str(", rotational, head tracking off (too noisy to tell; measured again when idle)");
         }
         LogHead::NotShown => {
-            words.push_str(", head tracking off (flash, a virtual disk, or a write cache)");
+            words.push_str(", rotational, head tracking off (flash, a virtual disk, or a write cache)");
         }
-        LogHead::DoesNotPay => words.push_str(", head tracking off (no gain)"),
+        LogHead::DoesNotPay => words.push_str(", rotational, head tracking off (no gain)"),
     }
     // A log whose head is followed leaves places out, and they count as space. On an SSD only what is written counts: it wears the SSD out.
     let amplification = match cache.log_head {

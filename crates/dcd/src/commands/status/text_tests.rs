@@ -2,6 +2,7 @@
 
 use dcd_engine::layers::trace::{SinkStatus, TraceStatus};
 use dcd_engine::log_cache::LogCacheStatistics;
+use dcd_engine::mirror::{LegState, LegStatus, MirrorStatus};
 use dcd_engine::raid::{ArrayState, PassStatus};
 use dcd_engine::{ErrorKind, Extent, IoError, Lba, LogCacheState};
 use dcd_stack::RecentTimes;
@@ -25,7 +26,7 @@ fn server(cache: LogCacheStatus) -> ServerStatus {
 }
 
 fn screen_of(status: &ServerStatus) -> String {
-    screen(status, &Verdict::of(status))
+    screen(status, &Verdict::of(status), usize::MAX)
 }
 
 fn verdict(status: &ServerStatus) -> Result<(), Failure> {
@@ -245,6 +246,61 @@ fn the_screen_of_one_disk_fits_a_terminal() {
     }
 }
 
+/// The widest screens with something to do: a log on two legs, of which one is whole, failed, or deleted.
+#[test]
+fn the_screen_of_legs_fits_a_terminal() {
+    let disk = "/dev/disk/by-id/ata-WDC_WD40EFRX-68N32N0_WD-WCC7K0123456";
+    let legs = ["/dev/disk/by-id/nvme-Samsung_SSD_980_PRO_1TB_S5GXNX0T123456-part3", "/srv/dcd/leg-b.img"];
+    let on_legs = |standing, removed: Option<&str>| {
+        let devices = [("leg-a", legs[0]), ("leg-b", legs[1]), ("data", disk)];
+        let mut status = busy(LogHead::NotRotational, &devices);
+        let leg = |name: &str, standing| LegStatus {
+            name: Some(name.to_owned()),
+            standing: Some(standing),
+            error: (standing == LegState::Failed)
+                .then_some(IoError { kind: ErrorKind::Medium, extent: None }),
+            ..LegStatus::default()
+        };
+        let legs = vec![leg("leg-a", LegState::Whole), leg("leg-b", standing)];
+        let mirror = MirrorStatus { legs, ..MirrorStatus::default() };
+        status.layers.insert("cache.legs".to_owned(), LayerStatus::Mirror(Box::new(mirror)));
+        // Nothing is predicted of a layer that is never dirty.
+        status.trends.insert("cache.legs".to_owned(), Trend::default());
+        for (number, device) in status.devices.iter_mut().enumerate() {
+            let ssd = SsdStatus { disk: "nvme0n1".to_owned(), used_percent: 3, ..SsdStatus::default() };
+            (device.holds_log, device.ssds) = (number < 2, if number < 2 { vec![ssd] } else { Vec::new() });
+        }
+        let leg = &mut status.devices[1];
+        if standing == LegState::Failed {
+            (leg.state, leg.failed_writes) = (DeviceState::Failed, 1);
+            leg.last_error = Some("write: I/O error on the medium".to_owned());
+        }
+        if removed.is_some() {
+            (leg.state, leg.removed) = (DeviceState::Removed, removed.map(str::to_owned));
+        }
+        status
+    };
+    for (status, told) in [
+        (on_legs(LegState::Whole, None), "2 of 2 legs whole"),
+        (on_legs(LegState::Failed, None), "dcd log remove virtual.machines leg-b"),
+        (
+            on_legs(LegState::Whole, Some("its file was deleted or moved")),
+            "dcd log remove virtual.machines leg-b",
+        ),
+    ] {
+        let mut status = status;
+        status.stack = "/etc/dcd/virtual.machines.toml".into();
+        let text = screen(&status, &Verdict::of(&status), LINES);
+        println!("{text}");
+        assert!(text.lines().count() <= LINES, "{} lines:\n{text}", text.lines().count());
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(told) && words.contains("leg-b.img"), "{told}: {text}");
+        assert_eq!(text.matches("\n\n").count(), 2, "blank lines are before the tables alone: {text}");
+        assert!(screen_of(&status).contains("worn out by its own count"), "elsewhere nothing is left out");
+    }
+}
+
 #[test]
 fn the_screen_of_the_guide_is_that_of_the_program() {
     let guide = include_str!("../../../../../docs/monitoring.md");
@@ -303,7 +359,7 @@ fn the_screen_of_the_guide_is_that_of_the_program() {
 #[test]
 fn what_goes_on_is_named() {
     let spins = LogCacheStatus { log_head: LogHead::DoesNotPay, ..log_cache(LogCacheState::Clean) };
-    assert!(screen_of(&server(spins)).contains("of 64 MiB, head tracking off (no gain)\n"));
+    assert!(screen_of(&server(spins)).contains("of 64 MiB, rotational, head tracking off (no gain)\n"));
     let mut gaps = LogCacheStatus { log_head: LogHead::Followed, ..log_cache(LogCacheState::Clean) };
     gaps.statistics = LogCacheStatistics {
         logged_sectors: 8,
@@ -314,7 +370,7 @@ fn what_goes_on_is_named() {
     };
     let screen = screen_of(&server(gaps));
     assert!(
-        screen.contains("of 64 MiB, head tracking on,\n            write amplification 4.0\n"),
+        screen.contains("of 64 MiB, rotational, head tracking on,\n            write amplification 4.0\n"),
         "{screen}"
     );
     // On an SSD: records with their headers, and superblocks, for what clients wrote.
@@ -540,4 +596,9 @@ fn the_screen_says_what_holds_back_write_back_and_until_when() {
         assert!(screen_of(&status).contains(why), "{}", screen_of(&status));
     }
     assert!(!screen_of(&server(log_cache(LogCacheState::Dirty))).contains("write-back"));
+    // Only a file in /etc/dcd has a name.
+    let mut status = server(log_cache(LogCacheState::Dirty));
+    status.stack = "/root/f.toml".into();
+    status.writeback.insert("cache".to_owned(), held(HeldBy::Pause, false));
+    assert!(screen_of(&status).contains("\"dcd writeback /root/f.toml resume\""), "{}", screen_of(&status));
 }

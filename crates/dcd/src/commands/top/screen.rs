@@ -1,29 +1,34 @@
-//! The screen of `dcd top`: a table of all stacks, and actions, graphs, response times and devices of the chosen one. It fits 80 by 24.
+//! The screen of `dcd top`: a table of all stacks, and actions, graphs, response times and devices of the chosen one. It fits 80 by 24. A
+//! narrower terminal has fewer columns, and a higher one higher graphs.
 
-use dcd_stack::{HumanBytes, LayerStatus, ResponseTimes};
+use dcd_stack::{HumanBytes, LayerStatus, ResponseTimes, wrapped};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState, Wrap};
+use ratatui::widgets::{Paragraph, Row, Sparkline, Table, TableState};
 
 use super::history::{Point, log_used};
 use super::{ShownStack, TopView};
 use crate::commands::status::text::{
-    budget_words, full_in, response_time, span, ssd_words, throttled, worn_words,
+    budget_words, end_of, full_in, response_time, span, ssd_words, throttled, worn_words,
 };
 use crate::session::serving::status::{DeviceState, ServerStatus};
 use crate::session::serving::verdict::Verdict;
 
-/// Maximum rows of stacks, which are scrolled if there are more, and maximum number of actions.
-const STACKS_MAX: usize = 6;
+/// Rows of stacks that any screen has, and share of a higher screen; the stacks are scrolled if there are more.
+const STACKS_ROWS: u16 = 6;
+const STACKS_SHARE: u16 = 4;
 const ACTIONS_MAX: usize = 3;
-/// Height of a graph: the name and the value beside it take two rows.
-const GRAPH_ROWS: std::ops::RangeInclusive<u16> = 2..=4;
+/// Minimum height of a graph: the name and the value beside it take two rows.
+const GRAPH_ROWS: u16 = 2;
+const GRAPHS: u16 = 3;
 const TIMES_ROWS: u16 = 4;
+/// Minimum width of a column without a width of its own, for which those on the right are left out.
+const FREE_WIDTH: u16 = 12;
 
 pub fn draw(frame: &mut Frame<'_>, view: &TopView) {
-    let rows = view.stacks.len().clamp(1, STACKS_MAX) as u16;
+    let rows = (view.stacks.len() as u16).clamp(1, STACKS_ROWS.max(frame.area().height / STACKS_SHARE));
     let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(rows + 1), Constraint::Min(0)]);
     let [title, stacks, below] = areas.areas(frame.area());
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -40,6 +45,13 @@ fn color(state: &str) -> Color {
         "damaged" | "failed" | "?" => Color::Red,
         _ => Color::Yellow,
     }
+}
+
+/// Returns the widths of the columns that fit beside one of at least `FREE_WIDTH`: those on the right are left out.
+fn fitting(widths: &[u16], width: u16) -> Vec<u16> {
+    let mut left = width.saturating_sub(FREE_WIDTH);
+    let fits = |own: &&u16| left.checked_sub(*own + 1).inspect(|rest| left = *rest).is_some();
+    widths.iter().take_while(fits).copied().collect()
 }
 
 fn rate(bytes: f64) -> String {
@@ -66,15 +78,8 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &TopView) {
         ]);
         row.style(Style::new().fg(color(state)))
     });
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(13),
-        Constraint::Length(10),
-        Constraint::Length(5),
-        Constraint::Length(8),
-        Constraint::Length(12),
-        Constraint::Length(12),
-    ];
+    let fitting = fitting(&[13, 10, 5, 8, 12, 12], area.width);
+    let widths = std::iter::once(Constraint::Fill(1)).chain(fitting.into_iter().map(Constraint::Length));
     let head = Row::new(["STACK", "STATE", "DIRTY", "LOG", "REQ/S", "READ", "WRITTEN"]);
     let table = Table::new(rows, widths)
         .header(head.style(Style::new().add_modifier(Modifier::BOLD)))
@@ -83,13 +88,18 @@ fn table(frame: &mut Frame<'_>, area: Rect, view: &TopView) {
 }
 
 fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &ShownStack) {
-    let actions = actions(stack);
-    // Long lines are wrapped.
-    let lines: u16 = actions.iter().map(|line| (line.width() as u16).div_ceil(area.width.max(1))).sum();
-    let lines = lines.max(2);
+    let width = usize::from(area.width.max(1));
+    let broken = |line: Line<'_>| {
+        let style = line.style;
+        wrapped(&line.to_string(), width).into_iter().map(move |part| Line::styled(part, style))
+    };
+    let actions: Vec<Line> = actions(stack).into_iter().flat_map(broken).collect();
     let devices = stack.history.status().map_or(0, |status| status.devices.len()) as u16 + 1;
-    let room = area.height.saturating_sub(1 + lines + TIMES_ROWS + devices) / 3;
-    let graph_rows = Constraint::Length(room.clamp(*GRAPH_ROWS.start(), *GRAPH_ROWS.end()));
+    // Actions and many devices leave each other the same room.
+    let room = area.height.saturating_sub(1 + TIMES_ROWS + GRAPHS * GRAPH_ROWS);
+    let lines = (actions.len() as u16).max(2).min(room.saturating_sub(devices).max(room / 2));
+    let devices = devices.min(room.saturating_sub(lines));
+    let graph_rows = Constraint::Length(GRAPH_ROWS + (room - lines - devices) / GRAPHS);
     let areas = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(lines),
@@ -97,10 +107,10 @@ fn chosen(frame: &mut Frame<'_>, area: Rect, stack: &ShownStack) {
         graph_rows,
         graph_rows,
         Constraint::Length(TIMES_ROWS),
-        Constraint::Max(devices),
+        Constraint::Length(devices),
     ]);
     let [_, top, read, written, dirty, times, below] = areas.areas(area);
-    frame.render_widget(Paragraph::new(actions).wrap(Wrap { trim: true }), top);
+    frame.render_widget(Paragraph::new(actions), top);
     let newest = stack.history.newest();
     let bytes = |point: &Point| point.dirty_bytes as f64;
     for (area, name, now, value) in [
@@ -194,24 +204,16 @@ fn response_times(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
     frame.render_widget(table, area);
 }
 
-/// Widths of the columns around the path, and of the spaces between all columns.
-const DEVICE_WIDTHS: [u16; 4] = [14, 14, 12, 3];
-
-/// Shortens a path to its end, which tells more than its beginning.
-fn end_of(path: &str, width: usize) -> String {
-    let cut = path.chars().count().saturating_sub(width);
-    match cut {
-        0 => path.to_owned(),
-        cut => std::iter::once('…').chain(path.chars().skip(cut + 1)).collect(),
-    }
-}
+/// Widths of the columns before the path, and after it.
+const DEVICE_WIDTHS: [u16; 3] = [14, 14, 12];
 
 fn device_table(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
     let room = usize::from(area.height.saturating_sub(1));
     // If not all fit, the devices with a problem come first.
     let mut devices: Vec<_> = status.devices.iter().collect();
     devices.sort_by_key(|device| device.state == DeviceState::Ok);
-    let width = usize::from(area.width).saturating_sub(DEVICE_WIDTHS.iter().sum::<u16>().into());
+    let fitting = fitting(&DEVICE_WIDTHS, area.width);
+    let width = area.width.saturating_sub(fitting.iter().map(|width| width + 1).sum()).into();
     let rows = devices.into_iter().take(room).map(|device| {
         let failed =
             [device.failed_reads, device.failed_writes, device.failed_flushes].map(|n| n.to_string());
@@ -224,8 +226,8 @@ fn device_table(frame: &mut Frame<'_>, area: Rect, status: &ServerStatus) {
         ]);
         row.style(Style::new().fg(color(state)))
     });
-    let [name, state, failed, _] = DEVICE_WIDTHS.map(Constraint::Length);
-    let widths = [name, Constraint::Fill(1), state, failed];
+    let mut widths: Vec<Constraint> = fitting.into_iter().map(Constraint::Length).collect();
+    widths.insert(widths.len().min(1), Constraint::Fill(1));
     let head = Row::new(["DEVICE", "PATH", "STATE", "FAILED R/W/F"]);
     frame.render_widget(
         Table::new(rows, widths).header(head.style(Style::new().add_modifier(Modifier::BOLD))),

@@ -89,6 +89,37 @@ fn a_stack_is_shown_whole_at_80_by_24() {
 }
 
 #[test]
+fn a_narrow_screen_leaves_columns_out_and_a_high_one_is_used() {
+    let mut view = fed(1);
+    let mut failing = status(1);
+    failing.devices.push(DeviceStatus { device: Some("x".repeat(90)), ..failing.devices[1].clone() });
+    failing.devices[0].removed = Some("its file was deleted or moved".to_owned());
+    failing.devices[0].state = DeviceState::Removed;
+    view.take(PolledStatus {
+        stack: 0,
+        asked: Instant::now() + Duration::from_secs(200),
+        status: Ok(failing),
+    });
+    let rows = drawn(&view, 60, 24);
+    let text = rows.join("\n");
+    for part in [
+        "STACK                STATE",
+        "disk                 degraded",
+        "DEVICE         PATH",
+        "sdb            /dev/sdb",
+        "last minute",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("WRITTEN"), "{text}");
+    let rows = drawn(&fed(1), 200, 60);
+    let used = rows.iter().rposition(|row| !row.is_empty()).unwrap();
+    assert!(used >= 56, "{used} lines are used:\n{}", rows.join("\n"));
+    let many = drawn(&fed(20), 80, 90);
+    assert!(many.iter().any(|row| row.starts_with("s19 ")), "{}", many.join("\n"));
+}
+
+#[test]
 fn any_size_and_any_number_of_stacks_is_drawn() {
     for stacks in [0, 1, 2, 6, 40] {
         let mut view = fed(stacks.max(1));

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::block_devices::block_devices;
 use crate::cli::VERSION;
+use crate::control::stack_argument;
 use crate::failure::{Failure, Health};
 use crate::output::path_text;
 use crate::session::serving::trend::Trend;
@@ -255,6 +256,11 @@ impl ServerStatus {
     pub fn name(&self) -> String {
         let stem = self.stack.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         stem.unwrap_or_else(|| self.export.clone())
+    }
+
+    /// Returns the stack as commands take it.
+    pub fn argument(&self) -> String {
+        stack_argument(&self.stack)
     }
 
     /// Describes the program of a server, where that is not the program that asks; none where it is.

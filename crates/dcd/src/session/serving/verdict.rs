@@ -110,7 +110,7 @@ impl Verdict {
                             "{cache_named}: writes go to the data disks now, and only the old log has what it has for \"{name}\": keep that log. \
                              Reconnect \"{name}\"; dcd stop {stack}; dcd rescue {stack} --disk {name} (writes that back, and changes nothing \
                              else). Then name a new log in a copy of the stack file: dcd format NEW; dcd serve NEW. No --force is needed",
-                            stack = status.stack.display()
+                            stack = status.argument()
                         ));
                     }
                 }
@@ -137,7 +137,7 @@ impl Verdict {
             }
             self.act(format!(
                 "{cache_named}: reconnect data disk \"{disk_named}\", and start the server again ({}): nothing is lost",
-                restart(&status.stack, status.image.is_some())
+                restart(&status.argument(), status.image.is_some())
             ));
         }
         let trend = status.trends.get(name).filter(|_| cache.over_high_mark);
@@ -160,7 +160,7 @@ impl Verdict {
             self.health.degraded(format!("log \"{name}\": {}", legs_text(mirror)));
         }
         if let Some(leg) = mirror.legs.iter().find(|leg| leg.standing == Some(LegState::Failed)) {
-            let stack = status.stack.display();
+            let stack = status.argument();
             let old = leg.name.as_deref().unwrap_or("NAME");
             self.act(format!(
                 "log \"{name}\": if {} works again, take it back: dcd log add {stack} {old} (fills it). If not, name a new device in its place \
@@ -205,11 +205,11 @@ impl Verdict {
         let (name, path) = (device.name(), &device.path);
         let why = device.removed.as_deref().unwrap_or("it was deleted or moved");
         self.health.degraded(format!("device \"{name}\" ({path}): {why}; it works until the server ends"));
-        let stack = status.stack.display();
+        let stack = status.argument();
         let action = match device.holds_log {
             true if is_spared(device, status) => format!(
-                "move its file back if it was moved. Else replace it beside clients, as the other legs have everything: name a new device in its \
-                 place in \"log\" in the stack file; dcd log add {stack} NEW; dcd log remove {stack} {name}"
+                "move its file back if it was moved. Else name a new device in its place in \"log\" in the stack file: dcd log add {stack} NEW; \
+                 dcd log remove {stack} {name}"
             ),
             true => format!(
                 "move its file back if it was moved. Else write everything back before the server ends: dcd flush {stack}; unmount what is on \
@@ -221,7 +221,7 @@ impl Verdict {
                  spare instead (dcd array add)"
             ),
         };
-        self.act(format!("device \"{name}\" ({path}), {why}: {action}"));
+        self.act(format!("device \"{name}\", {why}: {action}"));
     }
 
     fn device(&mut self, device: &DeviceStatus, status: &ServerStatus) {
