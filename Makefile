@@ -5,6 +5,8 @@ DESTDIR ?=
 CARGO ?= cargo
 # Where the programs are that are installed.
 BUILT ?= target/release
+# Takes out of a copy what debuggers read, which is most of a program. Empty: nothing is taken out.
+STRIP ?= strip
 
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
@@ -135,7 +137,7 @@ test-container: programs
 
 # A program with its manual pages, completions, and the notices of the libraries in it.
 define install_program
-	install -D -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
+	install -D $(if $(shell command -v $(STRIP)),-s --strip-program=$(STRIP)) -m 755 $(BUILT)/$(1) $(DESTDIR)$(PREFIX)/bin/$(1)
 	install -d $(DESTDIR)$(PREFIX)/share/doc/$(1)
 	if command -v cargo > /dev/null; then ./scripts/notices.sh $(1) > $(DESTDIR)$(PREFIX)/share/doc/$(1)/NOTICES; fi
 	$(BUILT)/$(1) man target/man/$(1)

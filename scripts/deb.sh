@@ -17,7 +17,7 @@ version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || stat -c %Y Cargo.toml)}
 
 ./scripts/packages.sh dpkg-dev lintian >&2
-for tool in dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip; do
+for tool in dpkg-deb dpkg-gencontrol dpkg-shlibdeps strip readelf; do
     command -v $tool > /dev/null || { echo "SKIPPED: no packages are made; missing: $tool (package dpkg-dev)"; exit 0; }
 done
 
@@ -43,7 +43,10 @@ for package in "$@"; do
     install -D -m 644 "$debian/copyright" "$docs/copyright"
     rm -f "$docs"/LICENSE-*
     gzip -9nc "$work/debian/changelog" > "$docs/changelog.gz"
-    strip "$root/usr/bin/$package"
+    if readelf --wide --sections "$root/usr/bin/$package" | grep -q '\.debug_'; then
+        echo "$package has debug lines: make $target should strip it" >&2
+        exit 1
+    fi
     mkdir "$root/DEBIAN"
     for script in "$debian/$package".*; do
         if [ -e "$script" ]; then install -m 755 "$script" "$root/DEBIAN/${script##*.}"; fi

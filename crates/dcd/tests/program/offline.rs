@@ -146,6 +146,9 @@ fn uninstall_removes_what_install_put_there() {
     for file in ["bin/dcd\n", "man7/dcd-runbook.7\n", "rules.d/63-z-dcd.rules\n"] {
         assert!(files.contains(file), "{file} of {files}");
     }
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    let installed = place.path("root/usr/local/bin/dcd");
+    assert!(size(&installed) < size(&built.join("dcd")) / 2, "debug lines are not installed");
     assert_eq!(make("uninstall"), "");
 }
 
