@@ -130,7 +130,8 @@ pub fn make(args: &Format, written: &str) -> Result<(), Failure> {
                 * SECTOR_BYTES
         )
     );
-    if log_bytes < SMALL_LOG_BYTES {
+    // By its device: records and superblocks take a part of that.
+    if log_sectors * SECTOR_BYTES < SMALL_LOG_BYTES {
         warnln!("dcd: {}", small(log_bytes));
     }
     let unused = log_sectors * SECTOR_BYTES - log_bytes;

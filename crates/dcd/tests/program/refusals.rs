@@ -377,9 +377,9 @@ fn a_server_of_another_stack_is_not_told_to_be_stopped_for_a_disk_that_it_does_n
 #[test]
 fn a_log_that_is_too_small_to_be_of_use_is_warned_of() {
     let place = Place::new();
-    for (mib, is_small) in [(3, true), (8, true), (66, false)] {
+    for (mib, is_small) in [(3, true), (8, true), (64, false)] {
         let name = format!("log-{mib}.img");
-        let (stack, size) = (format!("{mib}.toml"), format!("{mib}.5MiB"));
+        let (stack, size) = (format!("{mib}.toml"), format!("{mib}MiB"));
         fs::write(place.path(&format!("{mib}.img")), original(MIB)).unwrap();
         let data = format!("{mib}.img");
         let args = ["format", "--log", &name, "--log-size", &size, "--data", &data, "--stack", &stack];
