@@ -55,6 +55,8 @@ fi
 # ---------------------------------------------------------------- cleaning up, also when interrupted
 
 work=$(mktemp -d "${TMPDIR:-$(place_of_images 1500)}/dcd-demo.XXXXXX")
+# Records and events go with the images.
+export DCD_STATE_DIR=$work/state
 stop_disk() { stop_server "$work/tree" "$work/sql"; }
 
 clean_up() {

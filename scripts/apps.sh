@@ -62,6 +62,7 @@ mkdir -p "$kept/debs"
 debs=$(realpath "$kept/debs")
 
 work=$(mktemp -d "${TMPDIR:-$(place_of_images 3000)}/dcd-apps.XXXXXX")
+export DCD_STATE_DIR=$work/state
 chmod 711 "$work"
 fs=$work/fs
 mkdir "$fs"

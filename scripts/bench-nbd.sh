@@ -48,6 +48,7 @@ room=$(df --output=avail --block-size=1M /dev/shm | tail -1)
 [ "$room" -ge 6000 ] || { echo "NOT MEASURED: /dev/shm has $room MiB free, and 6000 are needed" >&2; exit 1; }
 
 work=$(mktemp -d /dev/shm/dcd-bench.XXXXXX)
+export DCD_STATE_DIR=$work/state
 server=
 stop_server() {
     if [ -n "$server" ]; then

@@ -15,6 +15,7 @@ rounds=${ROUNDS:-3}
 command -v fio > /dev/null || { echo "NOT MEASURED: fio is not installed" >&2; exit 1; }
 
 work=$(mktemp -d "${DIRECTORY:-/var/tmp}/dcd-bench.XXXXXX")
+export DCD_STATE_DIR=$work/state
 server=
 stop_server() {
     if [ -n "$server" ]; then
