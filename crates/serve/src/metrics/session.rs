@@ -103,6 +103,22 @@ fn prometheus(openmetrics: &str) -> String {
     text
 }
 
+/// True if OpenMetrics is accepted, and no other format before it: by the weights, and by the order where they are equal.
+fn prefers_openmetrics<'a>(accepted: impl Iterator<Item = &'a str>) -> bool {
+    let mut best = (0.0, false);
+    for range in accepted {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+        // A weight that cannot be read is no reason to refuse.
+        let weight = weight.map_or(1.0, |weight| weight.trim().parse().unwrap_or(1.0));
+        if weight > best.0 {
+            best = (weight, kind.eq_ignore_ascii_case("application/openmetrics-text"));
+        }
+    }
+    best.1
+}
+
 /// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
 
@@ -114,8 +130,8 @@ impl MetricsSession {
         let path = target.map(|target| target.split('?').next().unwrap_or(""));
         self.head_only = method == Some("HEAD");
         let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        let mut accepted = fields.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
-        self.openmetrics = accepted.any(|(_, kinds)| kinds.contains("application/openmetrics-text"));
+        let accepted = fields.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+        self.openmetrics = prefers_openmetrics(accepted.flat_map(|(_, kinds)| kinds.split(',')));
         match (method, path, version) {
             (_, _, None) => self.answer("400 Bad Request", TEXT, "this is not an HTTP request\n", actions),
             (Some("GET" | "HEAD"), Some("/metrics"), _) => {
@@ -205,6 +221,34 @@ mod tests {
         let text = "# HELP a_bytes_total Written.\n# TYPE a_bytes_total counter\na_bytes_total{disk=\"x y\"} 1\n\
                     # HELP b Size.\n# TYPE b gauge\nb 2\n# HELP c_info About.\n# TYPE c_info gauge\nc_info 1\n";
         assert!(told.ends_with(&format!("\r\n\r\n{text}")), "{told}");
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_the_client_prefers() {
+        let (open, plain) = ("application/openmetrics-text", "text/plain");
+        for (accept, is_open) in [
+            (
+                format!(
+                    "{open};version=1.0.0;q=0.6,{open};version=0.0.1;q=0.5,{plain};version=0.0.4;q=0.4,*/*;q=0.1"
+                ),
+                true,
+            ),
+            (format!("{plain},{open};q=0.5"), false),
+            (format!("{open};q=0,{plain}"), false),
+            (format!("{open};q=0"), false),
+            (format!("{plain};q=0.5, {open}; version=1.0.0; q=0.9"), true),
+            (format!("{open},{plain}"), true),
+            (format!("{plain},{open}"), false),
+            (format!("*/*;q=0.1,{}", open.to_uppercase()), true),
+            (format!("{plain};q=0.1\r\naccept: {open}"), true),
+            ("application/openmetrics-text2".to_owned(), false),
+            (format!("{plain};q=0.5,{open};q=many"), true),
+            ("*/*".to_owned(), false),
+        ] {
+            let request = format!("GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n");
+            let told = told(request.as_bytes(), 99, &json!("a 1\n# EOF\n"));
+            assert_eq!(told.contains("Content-Type: application/openmetrics-text;"), is_open, "{accept}");
+        }
     }
 
     #[test]
