@@ -142,7 +142,6 @@ fn say(actions: &mut Actions, id: &Value, what: &str, value: Value) {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -236,15 +235,88 @@ mod tests {
         assert_eq!(actions.calls.len(), CALLS_MAX + 1);
     }
 
-    proptest! {
-        #[test]
-        fn random_bytes_do_no_harm(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
-            let mut session = ControlSession::default();
-            let mut actions = Actions::default();
-            for chunk in chunks {
-                session.receive(&chunk, &mut actions);
-                prop_assert!(session.partial.len() <= LINE_BYTES_MAX && session.calls.len() <= CALLS_MAX);
+    /// A change of a line that is a call.
+    #[derive(Debug, bolero::TypeGenerator)]
+    enum Damage {
+        Insert(u8, Vec<u8>),
+        Odd(u8, u8),
+        Part(u8, u8),
+        Drop(u8),
+        Byte(u16, u8),
+        Cut(u16),
+    }
+
+    /// The tokens of a call, and what is odd in one.
+    const PARTS: [&str; 18] = [
+        "{",
+        "\"id\"",
+        ":",
+        "7",
+        ",",
+        "\"verb\"",
+        ":",
+        "\"set\"",
+        ",",
+        "\"args\"",
+        ":",
+        "{",
+        "\"layer\"",
+        ":",
+        "[1e9, -0, null, \"\\u00e9\"]",
+        "}",
+        "}",
+        "\n",
+    ];
+    const ODD: [&str; 8] =
+        ["1e999", "\"\\ud800\"", "\"\\u0000\"", "-", "null", "\"verb\": \"x\",", "[[[[[[[[", "\u{feff}"];
+
+    fn damaged(damages: &[Damage]) -> Vec<u8> {
+        let mut parts: Vec<Vec<u8>> = PARTS.map(|part| part.as_bytes().to_vec()).into();
+        for damage in damages {
+            let at = |place: u8| usize::from(place) % PARTS.len();
+            match damage {
+                Damage::Insert(place, bytes) => parts[at(*place)].extend_from_slice(bytes),
+                Damage::Odd(place, odd) => {
+                    parts[at(*place)] = ODD[usize::from(*odd) % ODD.len()].into();
+                }
+                Damage::Part(place, other) => parts[at(*place)] = PARTS[at(*other)].into(),
+                Damage::Drop(place) => parts[at(*place)].clear(),
+                Damage::Byte(..) | Damage::Cut(_) => {}
             }
         }
+        let mut line = parts.concat();
+        for damage in damages {
+            let len = line.len().max(1);
+            match *damage {
+                Damage::Byte(at, byte) if !line.is_empty() => line[usize::from(at) % len] = byte,
+                Damage::Cut(at) => line.truncate(usize::from(at) % len),
+                _ => {}
+            }
+        }
+        line
+    }
+
+    /// Calls that are damaged, and arrive in pieces: `cargo bolero test -p dcd-serve any_lines_are_calls_or_errors`.
+    #[test]
+    fn any_lines_are_calls_or_errors() {
+        type Lines = Vec<(Vec<Damage>, bool)>;
+        bolero::check!().with_type().for_each(|(lines, piece): &(Lines, u8)| {
+            let mut session = ControlSession::default();
+            let mut actions = Actions::default();
+            let bytes = lines.iter().flat_map(|(damages, whole)| match whole {
+                true => damaged(&[]),
+                false => damaged(&damages[..damages.len() % 6]),
+            });
+            for chunk in bytes.collect::<Vec<u8>>().chunks(usize::from(*piece) + 1) {
+                session.receive(chunk, &mut actions);
+                assert!(session.partial.len() <= LINE_BYTES_MAX && session.calls.len() <= CALLS_MAX);
+            }
+            assert!(super::tests::lines(&actions).iter().all(|line| line["error"].is_string()));
+            for call in std::mem::take(&mut actions.calls) {
+                assert!(call.body["verb"].is_string() && call.body["args"].is_object(), "{:?}", call.body);
+                session.call_reply(call.token, Value::Null, true, &mut actions);
+            }
+            assert!(session.calls.is_empty(), "each call is answered");
+        });
     }
 }

@@ -213,26 +213,26 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
-        #[test]
-        fn any_bytes_are_read_to_their_end_or_refused(
-            kind in proptest::sample::select(vec![0x1c, ERROR]),
-            body: Vec<u8>,
-            at: proptest::sample::Index,
-            with: u8,
-            cut: proptest::sample::Index,
-        ) {
-            let mut bytes = [message(kind, &body), message(0x1c, &[1, 1, 0, 0])].concat();
-            let place = at.index(bytes.len());
-            bytes[place] = with;
-            bytes.truncate(cut.index(bytes.len() + 1));
+    /// Messages of which bytes are damaged: `cargo bolero test -p dcd-serve any_bytes_are_read_to_their_end_or_refused`.
+    #[test]
+    fn any_bytes_are_read_to_their_end_or_refused() {
+        type Case = (Vec<(bool, Vec<u8>)>, Vec<(u16, u8)>, u16);
+        bolero::check!().with_type().for_each(|(messages, damages, cut): &Case| {
+            let kind = |is_verdict: &bool| if *is_verdict { ERROR } else { 0x1c };
+            let messages = messages.iter().map(|(is_verdict, body)| message(kind(is_verdict), body));
+            let mut bytes = messages.collect::<Vec<_>>().concat();
+            let len = bytes.len();
+            for (at, with) in damages.iter().take(if len == 0 { 0 } else { 4 }) {
+                bytes[usize::from(*at) % len] = *with;
+            }
+            bytes.truncate(len.saturating_sub(usize::from(*cut) % 32));
             let mut answer = Vec::new();
             let _ = read_messages(&bytes, &mut answer);
             for wanted in 0..4 {
                 let _ = find(&answer, wanted);
-                let _ = find(&body, wanted);
+                let _ = find(&bytes, wanted);
             }
-        }
+        });
     }
 
     #[test]
