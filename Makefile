@@ -104,7 +104,7 @@ copy-dcd:
 	$(call install_program,dcd)
 	install -m 644 *.md LICENSE-* $(DESTDIR)$(PREFIX)/share/doc/dcd
 	cp -r examples $(DESTDIR)$(PREFIX)/share/doc/dcd
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/dcd/docs docs/*.md
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/dcd/docs docs/*.md docs/*.png
 	install -d $(DESTDIR)/etc/dcd $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in dcd@.service dcd-attach@.service; do \
 		sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; \
