@@ -1,4 +1,6 @@
 //! Every command and flag. The parser, `--help`, the completions and the manual pages all come from here.
+// Doc comments are help texts, where [serve] is a table of a stack file.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -735,7 +737,8 @@ pub struct Completions {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd man /usr/local/share/man/man1")]
+  dcd man target/man
+      writes pages of sections 1, 5 and 7: move each to share/man/man1, man5 or man7")]
 pub struct Man {
     pub directory: PathBuf,
 }

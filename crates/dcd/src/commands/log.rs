@@ -274,15 +274,13 @@ fn remove(args: &LogRemove) -> Result<(), Failure> {
     let command = if is_open { "remove" } else { forgettable(&mirrored, name, legs)? };
     let call = json!({ "layer": mirrored.layer, "command": command, "name": name });
     ask(&mut client, "array", call).map_err(refused)?;
+    let is_named = mirrored.choice.legs().contains(&name.as_str());
+    let next = if is_named { format!(". Take \"{name}\" out of \"log\" in {path}") } else { String::new() };
     match is_open {
-        true => println!(
-            "\"{name}\" was removed from the log, and its device is closed: take it out of \"log\" in {path}"
-        ),
+        true => println!("\"{name}\" was removed from the log, and its device is closed{next}"),
         false => {
             let legs = legs_text(&mirror_of_server(&mut client, &mirrored.layer)?);
-            println!(
-                "what was missing was removed from the log: {legs}. Take its name out of \"log\" in {path}"
-            );
+            println!("what was missing was removed from the log: {legs}{next}");
         }
     }
     Ok(())

@@ -174,12 +174,13 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     File::create(place.path("c.img")).unwrap().set_len(8 * MIB).unwrap();
     expect(&log(&place, "add", &["c", "--quiet"]), 0, "\"c\" is a leg now, and has all data");
     expect(&log(&place, "status", &[]), 0, "3 of 3 legs whole");
-    expect(&log(&place, "remove", &["a"]), 0, "take it out of \"log\"");
+    expect(&log(&place, "remove", &["a"]), 0, "Take \"a\" out of \"log\"");
     // A leg that was taken out on purpose does not count.
     let status = log(&place, "status", &[]);
     expect(&status, 0, "2 of 2 legs whole");
     assert!(String::from_utf8_lossy(&status.stdout).contains("or take it out of \"log\""), "{status:?}");
-    expect(&log(&place, "remove", &["b"]), 0, "was removed from the log");
+    stack(&place, &["a", "c"]);
+    expect(&log(&place, "remove", &["b"]), 0, "\"b\" was removed from the log, and its device is closed\n");
     expect(&log(&place, "remove", &["c"]), 3, "the only leg that has all that was acknowledged");
     write(&place, 4);
     server.kill();
@@ -424,7 +425,9 @@ fn a_failed_leg_that_is_gone_is_removed_after_a_restart() {
             3,
             "\"missing\" stands for a failed leg that has no name there",
         );
-        expect(&log(&place, "remove", &[named]), 0, "was removed from the log: 2 of 2 legs whole");
+        let removed = log(&place, "remove", &[named]);
+        let next = if named == "b" { ". Take \"b\" out of \"log\"" } else { "\n" };
+        expect(&removed, 0, &format!("log: 2 of 2 legs whole: \"a\" whole, \"c\" whole{next}"));
         stack(&place, &["a", "c"]);
         expect(&place.run("status", &[]), 0, "action: none");
         expect(&server.stop(), 0, "");
