@@ -700,7 +700,7 @@ part_wear() {
     serve wear
     fio --name=job --filename=$node --direct=1 --rw=randwrite --bs=4k --size=32m > /tmp/fio.log 2>&1 || die "fio: $(tail -n 5 /tmp/fio.log)"
     looks=0
-    until "$dcd" status /tmp/wear.toml > /tmp/status && grep -q "nvme0n1: 0 % worn out by its own count, years left: not known" /tmp/status; do
+    until "$dcd" status /tmp/wear.toml > /tmp/status && grep -q "nvme0n1: 0 % worn by its own count, years left: not known" /tmp/status; do
         looks=$((looks + 1))
         [ $looks -lt 30 ] || die "the SSD's wear is not told: $(cat /tmp/status)"
         sleep 1

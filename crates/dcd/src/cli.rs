@@ -78,7 +78,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  dcd create srv --data /dev/disk/by-id/ata-SLOW --log /dev/disk/by-id/nvme-FAST-part3
+  dcd create srv --data /dev/disk/by-id/ata-SLOW \\
+    --log /dev/disk/by-id/nvme-FAST-part3
   dcd create srv --data /dev/disk/by-id/ata-EMPTY --same-disk 256MiB
       a disk without data: its log is at its end
   dcd create srv --data /dev/sdb --log /dev/nvme0n1p3 --log /dev/nvme1n1p3
@@ -182,7 +183,8 @@ Examples:
       dcd tune /var/tmp/week.dcd then says which cache suits
   dcd attach disk.toml
       makes a block device of it, and prints its name
-  dcd serve --take-over --fence 'fence_ipmilan -a 10.0.0.7 -l admin -S /root/fence-password -o off' disk.toml
+  dcd serve disk.toml --take-over \\
+    --fence 'fence_ipmilan -a 10.0.0.7 -l admin -S /root/fence-password -o off'
       takes over from a machine that has died. /root/fence-password is a script that prints the password: all users of the
       machine can read the command line")]
 pub struct Serve {
@@ -809,7 +811,8 @@ Examples:
       before a full backup, and before each incremental one
   dcd mark srv --list
   dcd mark srv --drop 4210752250
-  nbdinfo --map=dcd:changed-since=4210752250 'nbd+unix:///?socket=/run/dcd/srv.sock'
+  nbdinfo --map=dcd:changed-since=4210752250 \\
+    'nbd+unix:///?socket=/run/dcd/srv.sock'
       what has changed since this mark")]
 pub struct Mark {
     /// Stack: NAME or file; or the path of the control socket

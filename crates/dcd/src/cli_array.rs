@@ -126,7 +126,8 @@ pub struct ArrayFail {
 #[command(after_help = "\
 Examples:
   dcd array add disks.toml disk5
-  dcd array fail disks.toml disk2; dcd array remove disks.toml disk2; dcd array add disks.toml disk2
+  dcd array fail disks.toml disk2; dcd array remove disks.toml disk2
+  dcd array add disks.toml disk2
       out and in again: only regions that were written meanwhile are filled")]
 pub struct ArrayAdd {
     #[command(flatten)]

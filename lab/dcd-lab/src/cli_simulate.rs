@@ -18,10 +18,12 @@ use crate::simulate::Sweep;
 #[command(after_help = "\
 Examples:
   dcd simulate plain.toml cached.toml --trace week.dcd
-  dcd simulate plain.toml cached.toml --trace hm_0.csv.gz --csv hm_0.series.csv --html hm_0.html
+  dcd simulate plain.toml cached.toml --trace hm_0.csv.gz \\
+    --csv hm_0.series.csv --html hm_0.html
   dcd simulate disk.toml --workload random-writes --requests 20000
   dcd simulate disk.toml --workload fsync-writes --seed 7 --json
-  dcd simulate cached.toml --load mine.toml --set cache.destage-depth=1,8,32 --seeds 5
+  dcd simulate cached.toml --load mine.toml --seeds 5 \\
+    --set cache.destage-depth=1,8,32
   dcd simulate disk.toml --trace week.dcd --closed --samples week.csv")]
 pub struct Simulate {
     /// The stack files

@@ -86,7 +86,8 @@ Examples:
   dcd trace convert Financial1.spc.bz2 financial.dcd
   dcd trace convert sdb.dcd sdb.fio --to fio3
   dcd trace convert hm_0.csv hm_0.trace --to disksim --from-zero
-  dcd trace convert mine.csv mine.dcd --columns time:s,device,op,offset:bytes,size:bytes,latency:us
+  dcd trace convert mine.csv mine.dcd \\
+    --columns time:s,device,op,offset:bytes,size:bytes,latency:us
   dcd trace convert broken.csv good.dcd --skip-bad --only read,write
   blktrace -d /dev/sdb -o - | dcd trace convert --from blktrace - sdb.dcd")]
 pub struct Convert {

@@ -19,7 +19,7 @@ Examples:
   dcd tune week.dcd
   dcd tune hm_0.csv.gz --drive barracuda-1996 --same-disk --ssd --out hm_0
       a page with plots, and stack files to serve and to simulate, in the directory hm_0
-  dcd tune disk.dcd --objective p95 --disk /dev/sdb --log /dev/nvme0n1p3 --out disk
+  dcd tune disk.dcd --objective p95 --disk /dev/sdb --log /dev/sdc1 --out disk
   dcd tune week.dcd --same-disk 0.02 --ssd 0.10
       with what a gigabyte of each costs: what the cheapest good one costs, and what the money saves
   dcd tune short.dcd --verify --json

@@ -1,11 +1,11 @@
-//! The notices that are installed with a program name every library in it.
+//! Notices that are installed with a program name every library in it, and its manual pages fit a terminal.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::dcd;
+use crate::common::{dcd, tool};
 
 /// NAME-VERSION of each library with code in a program: its debug information names the files.
 fn libraries(program: &[u8]) -> BTreeSet<String> {
@@ -41,4 +41,28 @@ fn every_library_in_the_program_has_its_notice() {
     for copyright in ["Copyright", "Permission is hereby granted", "Redistribution and use"] {
         assert!(notices.contains(copyright), "{copyright}");
     }
+}
+
+#[test]
+fn manual_pages_fit_a_terminal_of_80_columns() {
+    let Some(man) = tool("the width of manual pages", "man") else { return };
+    let place = tempfile::tempdir().unwrap();
+    assert!(dcd().arg("man").arg(place.path()).status().unwrap().success());
+    let mut pages: Vec<_> = fs::read_dir(place.path()).unwrap().map(|page| page.unwrap().path()).collect();
+    pages.sort();
+    assert!(pages.len() > 20, "{pages:?}");
+    let mut wide = Vec::new();
+    for page in &pages {
+        let mut man = Command::new(&man);
+        man.arg("-l").arg(page).env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8");
+        let output = man.output().unwrap();
+        assert!(output.status.success(), "{page:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("NAME"), "{page:?}: {text}");
+        let name = page.file_name().unwrap().display();
+        wide.extend(
+            text.lines().filter(|line| line.chars().count() > 80).map(|line| format!("{name}: {line}")),
+        );
+    }
+    assert!(wide.is_empty(), "{} lines of more than 80 columns:\n{}", wide.len(), wide.join("\n"));
 }

@@ -24,11 +24,10 @@ pub fn page(text: &str, guide: &str, pages: &Pages<'_>) -> Roff {
         } else if let Some(heading) = line.strip_prefix("### ") {
             page.control("SS", [heading.replace('`', "").as_str()]);
         } else if inner.starts_with("```") {
-            page.control(if is_indented { "IP" } else { "PP" }, []).control("nf", []);
-            for line in lines.by_ref().take_while(|line| !line.trim_start().starts_with("```")) {
-                page.text([roman(line)]);
-            }
-            page.control("fi", []);
+            let code = lines.by_ref().take_while(|line| !line.trim_start().starts_with("```"));
+            let code = code.map(|code| code.get(line.len() - inner.len()..).unwrap_or_default()).collect();
+            page.control(if is_indented { "IP" } else { "PP" }, []);
+            super::unfilled(&mut page, code, roman);
         } else if let Some(row) = inner.strip_prefix('|') {
             let mut cells = row.trim_end_matches('|').split(" | ").map(str::trim);
             let first = inline(cells.next().unwrap_or_default(), pages);
@@ -156,7 +155,7 @@ mod tests {
                     .a \\ b\n   ```\n\nSee [clients.md](clients.md#x), [stops](clients.md), [figures](benchmarks.md), [safety.md](safety.md) and [traces.md](traces.md).\n\n\
                     | file | |\n|---|---|\n| `a` | b |\n";
         let expected = ".TH dcd-arrays 7 \" \" \"dcd 1\" dcd\n.SH NAME\ndcd\\-arrays \\- arrays\n.SH DESCRIPTION\n.PP\nFor \\fIyou\\fR: run\n\
-                        \\fBdcd stop\\fR.\n.SH \"x and y\"\n.IP \\(bu 3\n\\fBOne\\fR thing,\nagain\n.IP\nmore\n.IP 1. 3\nTwo:\n.IP\n.nf\n   \
+                        \\fBdcd stop\\fR.\n.SH \"x and y\"\n.IP \\(bu 3\n\\fBOne\\fR thing,\nagain\n.IP\nmore\n.IP 1. 3\nTwo:\n.IP\n.nf\n.in 7n\n\\&\
                         .a \\\\ b\n.fi\n.PP\nSee dcd\\-clients(7), stops (dcd\\-clients(7)), figures, share/doc/dcd/docs/safety.md and dcd\\-lab\\-traces(7).\n.TP\nfile\n.TP\n\\fBa\\fR\nb\n\
                         .SH \"SEE ALSO\"\n\\fBdcd\\fR(1), \\fBdcd\\-stack\\fR(5), \\fBdcd\\-clients\\fR(7)\n";
         assert_eq!(of(text), expected);

@@ -195,16 +195,31 @@ fn fields(page: &mut Roff, lines: &str) {
     }
 }
 
-/// Commands, and below some of them, indented further, what they do.
+/// Commands, below them their further lines, and indented most, what they do.
 fn examples(page: &mut Roff, lines: &str) {
-    for line in lines.lines() {
-        match line.strip_prefix("      ") {
-            Some(text) => page.control("RS", ["4"]).text([roman(text)]).control("RE", []),
-            None => {
-                page.control("PP", []).control("nf", []).text([bold(line.trim_start())]).control("fi", [])
-            }
-        };
+    let mut lines = lines.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(text) = line.strip_prefix("      ") {
+            page.control("RS", ["4"]).text([roman(text)]).control("RE", []);
+            continue;
+        }
+        let mut command = vec![line.trim_start()];
+        let goes_on = |line: &&str| line.starts_with("    ") && !line.starts_with("      ");
+        command.extend(std::iter::from_fn(|| lines.next_if(goes_on)));
+        page.control("PP", []);
+        unfilled(page, command, bold);
     }
+}
+
+/// Lines as they are, and as far to the left as 80 columns need. The next paragraph has its own indentation.
+fn unfilled(page: &mut Roff, lines: Vec<&str>, style: impl Fn(String) -> Inline) {
+    let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    let indent = 80usize.saturating_sub(longest).min(7);
+    page.control("nf", []).control("in", [format!("{indent}n").as_str()]);
+    for line in lines {
+        page.text([style(line.to_owned())]);
+    }
+    page.control("fi", []);
 }
 
 fn see_also(page: &mut Roff, pages: impl Iterator<Item = String>) {

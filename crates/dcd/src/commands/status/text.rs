@@ -320,7 +320,7 @@ pub fn ssd_words(ssd: &SsdStatus) -> String {
         Some(_) => "more than 100 years left".to_owned(),
         None => "years left: not known".to_owned(),
     };
-    format!("{}: {} % worn out by its own count, {years}", ssd.disk, ssd.used_percent)
+    format!("{}: {} % worn by its own count, {years}", ssd.disk, ssd.used_percent)
 }
 
 fn kinds(requests: &MeterStatus) -> [(&'static str, &'static str, &ResponseTimes); 4] {

@@ -63,11 +63,11 @@ fn the_wear_of_an_ssd_is_told_as_far_as_it_is_known() {
     let text = screen_of(&status);
     for line in [
         "            6 GiB written to the log today, 24 GiB a day at this rate\n",
-        "            a: 3 % worn out by its own count, years left: not known\n",
-        "            b: 3 % worn out by its own count, all of its rated life is used\n",
-        "            c: 3 % worn out by its own count, 6 months left at today's rate\n",
-        "            d: 3 % worn out by its own count, 12 years left at today's rate\n",
-        "            e: 3 % worn out by its own count, more than 100 years left\n",
+        "            a: 3 % worn by its own count, years left: not known\n",
+        "            b: 3 % worn by its own count, all of its rated life is used\n",
+        "            c: 3 % worn by its own count, 6 months left at today's rate\n",
+        "            d: 3 % worn by its own count, 12 years left at today's rate\n",
+        "            e: 3 % worn by its own count, more than 100 years left\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
