@@ -36,6 +36,8 @@ echo "== lints"
 cargo clippy "${packages[@]}" --all-targets --locked --quiet -- -D warnings
 # As they are installed: the workspace has features that these lack.
 cargo check -p dcd -p dcd-lab --locked --quiet
+# Links between comments.
+RUSTDOCFLAGS="-D warnings" cargo doc "${packages[@]}" --no-deps --locked --quiet
 echo "== tests"
 # promtool tries the alerts. It is taken out of its package, which would also start a daemon.
 if ! command -v promtool > /dev/null; then

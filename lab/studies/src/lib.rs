@@ -3,7 +3,7 @@
 //!
 //! An [`Experiment`] is one file under `experiments/` and one row of the registry there. It has parameters with defaults
 //! ([`Settings`]), makes a grid of independent points ([`Point`]), each with its own seed, and draws its conclusions from
-//! what they measured ([`Findings`]). The points run on several threads ([`run`]); as no point knows of another, the
+//! what they measured ([`Findings`]). The points run on several threads ([`run()`]); as no point knows of another, the
 //! number of threads changes nothing but the time. Everything happens in virtual time.
 //!
 //! | module | what |

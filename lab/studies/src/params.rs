@@ -54,7 +54,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings of an experiment; overrides that it does not know are left alone (see [`check_keys`]).
+    /// The settings of an experiment; overrides that it does not know are left alone (see `check_keys` of `run.rs`).
     pub(crate) fn new(params: &'static [Param], overrides: &Overrides, seed: u64) -> Settings {
         let mut values: BTreeMap<_, _> = params.iter().map(|p| (p.key, p.default.to_owned())).collect();
         let mut changed = Vec::new();
@@ -158,7 +158,7 @@ impl Settings {
         self.numbers(key)?.into_iter().map(|number| at_least_one(key, number)).collect()
     }
 
-    /// The name of a drive, or the path of a drive file, that there is; see [`drive_of`].
+    /// The name of a drive, or the path of a drive file, that there is; see `drive_of`.
     pub fn drive(&self, key: &str) -> Result<&str, LabError> {
         let text = self.text(key);
         drive_of(text).map(|_| text).map_err(|error| bad(key, error.to_string()))

@@ -101,7 +101,7 @@ impl Running {
     }
 }
 
-/// Runs what a name means; see [`select`].
+/// Runs what a name means; see `select`.
 pub fn run(name: &str, options: &RunOptions) -> Result<Vec<Outcome>, LabError> {
     run_each(name, options, &|_| Ok(()))
 }

@@ -32,7 +32,7 @@ pub const LOG_SECTORS_MAX: u64 = 1 << 38;
 const COUNTER_MAX: u64 = u64::MAX / 4 * 3;
 /// Value of `kept_seq` where no copy in the log counts, nor any record that is destaged by then.
 pub const NO_COPIES: u64 = u64::MAX;
-/// Limit of a record's counters: an activation that began below [`COUNTER_MAX`] never reaches it.
+/// Limit of a record's counters: an activation that began below `COUNTER_MAX` never reaches it.
 pub const RECORD_COUNTER_MAX: u64 = u64::MAX / 8 * 7;
 /// "DCDCACHE" in ASCII.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"DCDCACHE";

@@ -43,7 +43,7 @@
 //! | `members`    | the devices: the member of each role, spares, those that join                     |
 //!
 //! Each part owns its state and its behaviour. What it does not own is passed to it by name, and what all parts use, as a `Env`. A part
-//! returns what follows for others; [`Array`] alone acts on that.
+//! returns what follows for others; `Array` alone acts on that.
 //!
 //! A write is put into the stripe cache and answered. What is destaged is written durably (FUA), data and parity together,
 //! so a flush waits until all that was dirty has been destaged, and needs no flush of the members. Where the RAM is non-volatile a

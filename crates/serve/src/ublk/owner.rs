@@ -81,7 +81,7 @@ impl Owner {
         &self.stack
     }
 
-    /// Writes the name of the stack and this process to the device's note, before the device exists. [`stack_of`] reads the note, and so do
+    /// Writes the name of the stack and this process to the device's note, before the device exists. `stack_of` reads the note, and so do
     /// the udev rules, which link /dev/dcd/NAME and open no device without its server.
     pub fn note(&self, number: u32) -> io::Result<()> {
         fs::create_dir_all(RUN_DIR)?;

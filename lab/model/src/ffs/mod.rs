@@ -3,7 +3,7 @@
 //! After Table 1 of Zhu and Hu (2003) and McKusick et al. (1984): cylinder groups, blocks and fragments, directories and
 //! inodes in blocks of the disk, synchronous metadata, clustering, reading ahead, a buffer cache, and an update daemon.
 //! Like a layer it has no clock and draws no random numbers: one event in, requests and returns out. No bytes move: the
-//! requests carry blank buffers, and what blocks hold is kept in memory ([`Volume`]). So it runs on any stack.
+//! requests carry blank buffers, and what blocks hold is kept in memory (`volume::Volume`). So it runs on any stack.
 //!
 //! | module      | what                                                                     |
 //! |-------------|--------------------------------------------------------------------------|

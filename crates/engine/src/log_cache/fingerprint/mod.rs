@@ -48,14 +48,14 @@ const START_LINES: u64 = 32;
 const BTRFS_LINE: u64 = 16;
 const MD_LINE: u64 = 1;
 
-/// The low byte of the [`sum`] of each sector of a line. It tells which sectors are unchanged, if records have the others.
+/// The low byte of the `sum` of each sector of a line. It tells which sectors are unchanged, if records have the others.
 pub type SectorSums = [u8; SECTORS];
 
 /// Checksums of a covered line, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineSum {
     pub line: u64,
-    /// See [`line_sum`]; in fingerprints of earlier versions the CRC32C of the line. None if the content is not known.
+    /// See `line_sum`; in fingerprints of earlier versions the CRC32C of the line. None if the content is not known.
     pub sum: Option<u32>,
     pub sectors: Option<SectorSums>,
 }

@@ -5,7 +5,7 @@
 //! or a later header that calls it durable, or an unreadable sector. That is damage, and the walk stops with an error, or continues if it
 //! is told to (see [`WalkOptions::accept_damage`]).
 //!
-//! The proof may lie anywhere, so at the end of the log a walk after a crash searches the rest of the log, too (see [`search::Headers`]):
+//! The proof may lie anywhere, so at the end of the log a walk after a crash searches the rest of the log, too (see `search::Headers`):
 //! with summaries, only segments that have been entered. After a clean stop it reads no further than the next segment.
 //!
 //! The walk writes nothing, so a crash during it changes nothing; a visitor may write records at its end ([`Visitor::at_end`]). Memory is
