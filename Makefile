@@ -11,7 +11,7 @@ STRIP ?= strip
 # What the tests and the demo use besides the compiler. Tests that lack theirs say so and are counted.
 DEBIAN_PACKAGES = fio libnbd-bin python3-libnbd python3-prometheus-client nbdkit qemu-utils fuse3 sqlite3 e2fsprogs postmark systemd xz-utils zstd bzip2 btrfs-progs xfsprogs lvm2
 
-.PHONY: help programs build copy-dcd copy-lab test test-product lint fmt bench demo apps install install-dcd uninstall packages compare-md peers ublk vhost boot deb test-deb test-container check-all soak clean
+.PHONY: help programs build copy-dcd copy-lab test test-product lint fmt bench demo apps install install-dcd uninstall packages compare-md peers ublk vhost boot deb test-deb test-container msrv check-all soak clean
 
 help:
 	@echo 'make build     the programs, optimised: target/release/dcd, dcd-lab and dcd-crash'
@@ -26,7 +26,8 @@ help:
 	@echo 'make vhost     a virtual machine over vhost-user, whose server is killed and stopped while it writes'
 	@echo 'make boot      a machine with systemd whose file system is on a stack: started, switched off, and its power cut'
 	@echo 'make test-container  the image of examples/docker, in a Docker and in a Podman of their own'
-	@echo 'make check-all  boot, ublk, vhost, a short peers, test-deb and test-container, one after the other; an hour or more'
+	@echo 'make msrv      checks the sources with the oldest Rust that Cargo.toml allows'
+	@echo 'make check-all  msrv, boot, ublk, vhost, a short peers, test-deb and test-container, one after the other; an hour or more'
 	@echo 'make soak      the tests of the driver under the address sanitizer; then crashes with new seeds for HOURS=8 hours, on all processors'
 	@echo 'make lint fmt  check, or make, the format; warnings are errors'
 	@echo 'make install   both programs, manual pages and completions, under $(PREFIX)'
@@ -77,6 +78,15 @@ vhost: programs
 
 boot: programs
 	./scripts/boot.sh target/release/dcd
+
+# What this builds has a directory of its own, as each compiler would build the other's anew.
+msrv:
+	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	if rustup toolchain list 2> /dev/null | grep -q "^$$version-"; then \
+		$(CARGO) "+$$version" check --workspace --locked --target-dir target/msrv; \
+	else \
+		echo "SKIPPED: the sources are not checked with Rust $$version; missing: rustup toolchain install $$version"; \
+	fi
 
 # Before a release: what continuous integration does not run.
 check-all:

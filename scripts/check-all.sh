@@ -2,13 +2,13 @@
 # What continuous integration does not run, for whoever releases: targets of make, one after the other, and a line for each at its end. One that
 # fails does not end the rest. What a part prints is in target/check-all/PART.log.
 #
-# usage: check-all.sh [PART...]     boot ublk vhost peers test-deb test-container
+# usage: check-all.sh [PART...]     msrv boot ublk vhost peers test-deb test-container
 #   peers is a short run, of one seed and a few workloads, unless SETUPS, WORK and SEEDS say otherwise
 # It ends with failure if a part failed. A part that lacks what it needs is skipped, and counted as skipped.
 set -uo pipefail
 
 cd "$(dirname "$0")/.." || exit
-[ $# -gt 0 ] || set -- boot ublk vhost peers test-deb test-container
+[ $# -gt 0 ] || set -- msrv boot ublk vhost peers test-deb test-container
 export SEEDS=${SEEDS:-1} SETUPS=${SETUPS:-plain writecache dcd} WORK=${WORK:-fsync burst sqlite}
 kept=target/check-all
 mkdir -p "$kept" || exit
