@@ -103,7 +103,7 @@ fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
     };
     let (memory, offset) = (about.stx_dio_mem_align, about.stx_dio_offset_align);
     if done == 0 && about.stx_mask & STATX_DIOALIGN != 0 && memory != 0 && offset != 0 {
-        return Ok((memory as usize, direct_block(offset)?));
+        return Ok((direct_memory(memory)?, direct_block(offset)?));
     }
     // Kernels before 6.1 do not say: try the smaller block.
     let mut page = Buf::zeroed(PAGE_BYTES);
@@ -111,6 +111,17 @@ fn direct_alignment(file: &File) -> io::Result<(usize, u32)> {
         Ok(_) => Ok((SECTOR as usize, SECTOR)),
         Err(_) => Ok((PAGE_BYTES, LOGICAL_BLOCK_MAX)),
     }
+}
+
+/// Returns the alignment of memory, which buffers have to reach.
+fn direct_memory(align: u32) -> io::Result<usize> {
+    if align as usize > PAGE_BYTES {
+        let what = format!(
+            "O_DIRECT wants memory aligned to {align} bytes there, and dcd aligns it to {PAGE_BYTES}: use another device"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    Ok(align as usize)
 }
 
 /// Returns the logical block for this alignment of offsets.
@@ -242,5 +253,7 @@ mod tests {
     fn blocks_that_are_too_large_for_requests_are_refused_at_the_start() {
         assert_eq!([1, 512, 4096].map(|align| direct_block(align).unwrap()), [512, 512, 4096]);
         assert!(direct_block(16384).unwrap_err().to_string().contains("aligned to 16384 bytes"));
+        assert_eq!([4, 4096].map(|align| direct_memory(align).unwrap()), [4, 4096]);
+        assert!(direct_memory(65536).unwrap_err().to_string().contains("memory aligned to 65536 bytes"));
     }
 }

@@ -287,9 +287,10 @@ impl FrontEnd for UblkDevice {
     /// Maps the descriptors only here. If a server ended between the mapping and its first commands, the kernel would refuse the
     /// mapping of every later server.
     fn begun(&mut self) -> io::Result<Option<Task>> {
-        let len = (self.depth() * size_of::<u::IoDesc>()).next_multiple_of(rustix::param::page_size());
+        let page = rustix::param::page_size();
+        let len = (self.depth() * size_of::<u::IoDesc>()).next_multiple_of(page);
         for queue in 0..usize::from(self.claimed.info.nr_hw_queues) {
-            let offset = (queue * u::DESCRIPTORS_BYTES_MAX) as u64;
+            let offset = u::descriptors_at(queue, page) as u64;
             self.descriptors.push(KernelMemory::map(self.file.as_fd(), offset, len)?);
         }
         let kernel = Arc::clone(&self.kernel);

@@ -95,8 +95,8 @@ pub const PARAM_TYPE_DISCARD: u32 = 1 << 1;
 pub const ANY_NUMBER: u32 = u32::MAX;
 /// Queue number of a command that is for no queue.
 pub const NO_QUEUE: u16 = u16::MAX;
-/// The descriptors of each queue begin at a multiple of this in the file of the device: room for 4096, the largest depth.
-pub const DESCRIPTORS_BYTES_MAX: usize = 4096 * size_of::<IoDesc>();
+/// Maximum depth of a queue.
+const DEPTH_MAX: usize = 4096;
 
 /// `ublksrv_ctrl_cmd`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -191,11 +191,23 @@ pub struct ParamDiscard {
     pub reserved0: u16,
 }
 
+/// The place of a queue's descriptors in the file of the device: each has room for the largest depth, in whole pages.
+pub const fn descriptors_at(queue: usize, page_bytes: usize) -> usize {
+    queue * (DEPTH_MAX * size_of::<IoDesc>()).next_multiple_of(page_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
 
     use super::*;
+
+    /// As `ublk_max_cmd_buf_size()` of the kernel.
+    #[test]
+    fn descriptors_of_each_queue_begin_at_a_page() {
+        assert_eq!([0, 1, 2].map(|queue| descriptors_at(queue, 4096)), [0, 98_304, 196_608]);
+        assert_eq!([0, 1, 2].map(|queue| descriptors_at(queue, 65536)), [0, 131_072, 262_144]);
+    }
 
     // Values of a C compiler; fields added after Linux 6.1 are counted by hand.
     #[test]

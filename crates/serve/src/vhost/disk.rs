@@ -4,6 +4,7 @@ use dcd_engine::{Discards, Geometry, SECTOR_BYTES};
 use vhost::vhost_user::VhostUserVirtioFeatures;
 use virtio_bindings::bindings::virtio_blk as b;
 use virtio_bindings::bindings::{virtio_config, virtio_ring};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Number of queues. A flush holds up the answers of its own queue alone.
@@ -20,29 +21,29 @@ const PREFERRED_BYTES_MIN: u32 = 4096;
 /// Bytes of an answer to GET_ID.
 pub const ID_BYTES: usize = b::VIRTIO_BLK_ID_BYTES as usize;
 
-/// `virtio_blk_config`, up to the fields of write-zeroes.
+/// `virtio_blk_config`, up to the fields of write-zeroes. Machines read it as little-endian.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 struct BlockConfig {
-    capacity: u64,
-    size_max: u32,
-    seg_max: u32,
-    cylinders: u16,
+    capacity: U64,
+    size_max: U32,
+    seg_max: U32,
+    cylinders: U16,
     heads: u8,
     sectors: u8,
-    blk_size: u32,
+    blk_size: U32,
     physical_block_exp: u8,
     alignment_offset: u8,
-    min_io_size: u16,
-    opt_io_size: u32,
+    min_io_size: U16,
+    opt_io_size: U32,
     writeback: u8,
     unused0: u8,
-    num_queues: u16,
-    max_discard_sectors: u32,
-    max_discard_seg: u32,
-    discard_sector_alignment: u32,
-    max_write_zeroes_sectors: u32,
-    max_write_zeroes_seg: u32,
+    num_queues: U16,
+    max_discard_sectors: U32,
+    max_discard_seg: U32,
+    discard_sector_alignment: U32,
+    max_write_zeroes_sectors: U32,
+    max_write_zeroes_seg: U32,
     write_zeroes_may_unmap: u8,
     unused1: [u8; 7],
 }
@@ -100,17 +101,17 @@ impl VirtioDisk {
         let physical = self.geometry.physical_block_bytes.max(block);
         let zeroes = if self.geometry.fast_zeroes { FREE_SECTORS_MAX } else { WRITTEN_ZEROES_SECTORS_MAX };
         let config = BlockConfig {
-            capacity: self.geometry.sectors / block_sectors * block_sectors,
-            seg_max: SEGMENTS_MAX,
-            blk_size: block,
+            capacity: (self.geometry.sectors / block_sectors * block_sectors).into(),
+            seg_max: SEGMENTS_MAX.into(),
+            blk_size: block.into(),
             physical_block_exp: (physical / block).ilog2() as u8,
-            min_io_size: (physical.max(PREFERRED_BYTES_MIN) / block) as u16,
-            num_queues: QUEUES,
-            max_discard_sectors: FREE_SECTORS_MAX,
-            max_discard_seg: 1,
-            discard_sector_alignment: block_sectors as u32,
-            max_write_zeroes_sectors: zeroes,
-            max_write_zeroes_seg: 1,
+            min_io_size: ((physical.max(PREFERRED_BYTES_MIN) / block) as u16).into(),
+            num_queues: QUEUES.into(),
+            max_discard_sectors: FREE_SECTORS_MAX.into(),
+            max_discard_seg: 1.into(),
+            discard_sector_alignment: (block_sectors as u32).into(),
+            max_write_zeroes_sectors: zeroes.into(),
+            max_write_zeroes_seg: 1.into(),
             write_zeroes_may_unmap: 1,
             ..BlockConfig::default()
         };
