@@ -169,7 +169,7 @@ enum Trouble {
 impl Trouble {
     fn told(self, file: &StackFile) -> Failure {
         match self {
-            Trouble::Kernel(why) => failure(file, why),
+            Trouble::Kernel(why) => failure(file, None, why),
             Trouble::Server(why) => Failure::Failed(why),
         }
     }
@@ -229,13 +229,14 @@ fn dial_of(
     dialled.map_err(|error| Trouble::Server(format!("{address}: {error}")))
 }
 
-fn failure(file: &StackFile, error: KernelError) -> Failure {
+fn failure(file: &StackFile, only: Option<&str>, error: KernelError) -> Failure {
     let stack = file.path.display();
+    let disk = only.map_or(String::new(), |disk| format!(" --disk {disk}"));
     match error {
         KernelError::InUse { .. } => Failure::refused(
             error.to_string(),
             format!(
-                "unmount what is on it, and try again. \"dcd attach --release --force {stack}\" makes its requests fail, and a file system on it \
+                "unmount what is on it, and try again. \"dcd attach --release --force{disk} {stack}\" makes its requests fail, and a file system on it \
                  loses what it has not written yet"
             ),
         ),
@@ -299,9 +300,9 @@ pub fn release(file: &StackFile, only: Option<&str>, force: bool) -> Result<bool
     let mut loops = lock(file)?;
     let devices: Vec<NbdDevice> = devices_of(&file.path).into_iter().filter(is_meant).collect();
     if !devices.is_empty() {
-        let kernel = NbdKernel::open().map_err(|error| failure(file, error))?;
+        let kernel = NbdKernel::open().map_err(|error| failure(file, only, error))?;
         for device in devices {
-            kernel.release(&device, force).map_err(|error| failure(file, error))?;
+            kernel.release(&device, force).map_err(|error| failure(file, only, error))?;
             released = true;
         }
     }
@@ -312,7 +313,7 @@ pub fn release(file: &StackFile, only: Option<&str>, force: bool) -> Result<bool
     for name in names {
         if let Some(user) = disk_user(&name).filter(|_| !force) {
             let node = format!("/dev/{name}");
-            return Err(failure(file, KernelError::InUse { node, user }));
+            return Err(failure(file, only, KernelError::InUse { node, user }));
         }
         losetup(&["--detach"], &Path::new("/dev").join(&name))?;
         loops.remove(&name).map_err(|error| Failure::io("/run/dcd-attach", error))?;

@@ -271,9 +271,11 @@ fn needs_no_destaging(record: &RecordSeen, seen: &LogSeen) -> Option<String> {
     let known = record.all.of(record.extent);
     let is_complete = known.is_some_and(|attachment| !attachment.may_lose_data());
     let LogSeen::Present { uuid, state, .. } = seen else {
-        return known
-            .filter(|_| is_complete)
-            .map(|known| format!("its log is missing, and {}", known.without_log()));
+        // The mark of a file says so once its last cache was detached.
+        let is_told_plain = known.is_none() && record.told.as_ref().is_some_and(Vec::is_empty);
+        let was_detached = is_told_plain.then(|| "it was detached before".to_owned());
+        let is_missing = |known: &Attachment| format!("its log is missing, and {}", known.without_log());
+        return known.filter(|_| is_complete).map(is_missing).or(was_detached);
     };
     let own = known.filter(|attachment| attachment.cache_uuid == *uuid);
     let is_told =

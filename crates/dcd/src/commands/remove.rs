@@ -42,8 +42,10 @@ pub fn run(args: &Remove) -> Result<(), Failure> {
     }
     let site = Site::load(&args.file)?;
     refuse_several_caches(&site)?;
+    let name = control::stack_name(&args.file);
+    name.iter().try_for_each(|_| refuse_array(&site))?;
     let choice = CacheChoice::of(site, None)?;
-    let (file, name) = (&choice.site, control::stack_name(&args.file));
+    let file = &choice.site;
     let server = match control::server_of(file) {
         Err(refused @ Failure::Refused(_)) => return Err(refused),
         server => server.ok().flatten(),
@@ -180,6 +182,19 @@ fn refuse_several_caches(site: &Site) -> Result<(), Failure> {
         format!(
             "unmount the device, and take them off one after the other: dcd stop {stack}; {}; then remove the stack file. Nothing was changed",
             steps.join("; ")
+        ),
+    ))
+}
+
+/// Refuses a stack file that describes an array: without it, the array cannot be served.
+fn refuse_array(site: &Site) -> Result<(), Failure> {
+    let Some((array, _)) = site.arrays().next() else { return Ok(()) };
+    let (stack, array) = (site.path.display(), &array.name);
+    Err(Failure::refused(
+        format!("{stack} describes the array \"{array}\", too, and this command would delete it"),
+        format!(
+            "unmount the device, and take the cache off alone: dcd stop {stack}; dcd detach {stack}; then take its layer out of the file, with export = \
+             \"{array}\". Nothing was changed"
         ),
     ))
 }

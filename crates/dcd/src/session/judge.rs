@@ -234,7 +234,7 @@ fn admit_cache(
     }
     // An old copy of the log may lack a disk that was added since.
     let start = admit_log(choice, record, &seen.log)
-        .map_err(|refusal| others_first(choice, record, only_this_one(choice, refusal)))?;
+        .map_err(|refusal| others_first(choice, seen, only_this_one(choice, refusal)))?;
     admit_place(choice, seen)?;
     let unrecorded = seen.superblock.as_ref().filter(|_| start == StartGrounds::Unrecorded);
     Ok(unrecorded.map(|superblock| of_unknown_content(choice, record, superblock)))
@@ -384,11 +384,12 @@ fn only_this_one(choice: &CacheChoice, refusal: Refusal) -> Refusal {
     Refusal { action, ..refusal }
 }
 
-/// Adds to the refusal of a log that failed, of several disks, how to write back what it has for one that was missing then.
-fn others_first(choice: &CacheChoice, record: &RecordSeen, refusal: Refusal) -> Refusal {
-    let attachment = record.all.of(record.extent);
+/// Adds to the refusal of a log of several disks that failed, or was detached, how to write back what it has for one that was missing then.
+fn others_first(choice: &CacheChoice, seen: &CacheSeen, refusal: Refusal) -> Refusal {
+    let attachment = seen.record.as_ref().and_then(|record| record.all.of(record.extent));
     let is_abandoned = attachment.is_some_and(|known| known.state == AttachmentState::Abandoned);
-    if choice.disks().len() == 1 || !is_abandoned {
+    let is_detached = matches!(seen.log, LogSeen::Present { state: LogState::Detached, .. });
+    if choice.disks().len() == 1 || !is_abandoned && !is_detached {
         return refusal;
     }
     let action = format!(

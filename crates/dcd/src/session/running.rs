@@ -20,6 +20,8 @@ pub struct Admitted {
     pub layer: String,
     /// Number of the data disk in the log.
     pub disk: usize,
+    /// Path of the log by the stack file, which may name other legs than before.
+    pub log: PathBuf,
     /// The mirror that its log is, or lies on; none for a log on one device.
     pub mirror: Option<String>,
     pub record: Option<DiskRecord>,
@@ -76,6 +78,7 @@ pub struct RunningCaches(Vec<Running>);
 struct Running {
     layer: String,
     disk: usize,
+    log: PathBuf,
     mirror: Option<String>,
     /// The legs that the record calls stale.
     stale_legs: Vec<StaleLeg>,
@@ -89,11 +92,12 @@ impl RunningCaches {
     /// Takes the caches that have been admitted.
     pub fn of(admitted: impl IntoIterator<Item = Admitted>) -> RunningCaches {
         let running = admitted.into_iter().filter_map(
-            |Admitted { layer, disk, mirror, record, unrecorded, .. }| {
+            |Admitted { layer, disk, log, mirror, record, unrecorded, .. }| {
                 let stale_legs = Vec::new();
                 Some(Running {
                     layer,
                     disk,
+                    log,
                     mirror,
                     stale_legs,
                     record: record?,
@@ -140,8 +144,9 @@ impl RunningCaches {
             let was_recorded = cache.is_recorded;
             let Some(status) = cache.status(now, stack) else { continue };
             let (epoch, stale_legs) = (status.epoch, cache.stale_legs(now, stack));
-            let stale = stale_legs.clone();
-            let noted = cache.change(|attachment| Attachment { epoch, stale_legs, ..incomplete(attachment) });
+            let (stale, log) = (stale_legs.clone(), cache.log.clone());
+            let noted =
+                cache.change(|attachment| Attachment { epoch, log, stale_legs, ..incomplete(attachment) });
             if noted.is_ok() {
                 cache.stale_legs = stale;
             }
@@ -290,10 +295,11 @@ impl RunningCaches {
             ..of_first
         };
         record.update(|_| attachment.clone())?;
-        let (mirror, stale_legs) = (first.mirror.clone(), first.stale_legs.clone());
+        let (log, mirror, stale_legs) = (first.log.clone(), first.mirror.clone(), first.stale_legs.clone());
         self.0.push(Running {
             layer: layer.to_owned(),
             disk: *disk,
+            log,
             mirror,
             stale_legs,
             record,
@@ -555,6 +561,7 @@ mod tests {
         let running = Running {
             layer: "cache".to_owned(),
             disk: 0,
+            log: "log.img".into(),
             mirror: None,
             stale_legs: Vec::new(),
             record,

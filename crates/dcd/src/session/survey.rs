@@ -148,6 +148,7 @@ impl Survey {
             choice.map_or(Vec::new(), |choice| choice.of_disks())
         };
         let admitted = |choice: CacheChoice| {
+            let log = choice.log_place();
             let CacheChoice { layer, disk, .. } = choice;
             let cache = seen.caches.get(&layer)?.get(disk)?;
             let at = (layer, disk);
@@ -160,6 +161,7 @@ impl Survey {
                 cache: cache.superblock.as_ref().map(|superblock| uuid_text(superblock.cache_uuid)),
                 layer: at.0,
                 disk,
+                log,
             })
         };
         site.log_caches().flat_map(disks).filter_map(admitted).collect()

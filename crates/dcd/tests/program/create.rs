@@ -633,3 +633,15 @@ fn the_file_behind_the_data_disk_of_a_served_stack_is_in_use_by_that_stack() {
     expect(&refused, 3, &format!("it is a device of {}", named.file().display()));
     expect(&removed, 0, "is a plain disk again");
 }
+
+/// The stack file is the only description of the array.
+#[test]
+fn a_stack_file_with_an_array_is_not_removed() {
+    let Some(named) = Named::new("a_stack_file_with_an_array_is_not_removed") else { return };
+    let text = "export = \"array\"\n[serve]\nfuse = \"mnt\"\n[layer.array]\nkind = \"raid\"\nof = [\"a\", \"b\", \"c\"]\n\
+                [device.a]\npath = \"a.img\"\n[device.b]\npath = \"b.img\"\n[device.c]\npath = \"c.img\"\n";
+    fs::create_dir_all(named.file().parent().unwrap()).unwrap();
+    fs::write(named.file(), text).unwrap();
+    expect(&named.dcd(&["remove", "srv"]), 3, "describes the array \"array\", too");
+    assert_eq!(fs::read_to_string(named.file()).unwrap(), text);
+}

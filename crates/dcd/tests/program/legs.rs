@@ -188,6 +188,8 @@ fn a_leg_is_added_and_taken_out_beside_clients() {
     let server = place.serve();
     holds(&place, 4);
     expect(&server.stop(), 0, "");
+    let record = fs::read_to_string(place.record()).unwrap();
+    assert!(record.contains("c.img\"") && !record.contains("a.img and"), "{record}");
     // Each command knows a leg without the list.
     let list = fs::read_to_string(place.stack()).unwrap();
     fs::write(place.stack(), list.replace("log = [\"c\"]", "log = \"c\"")).unwrap();

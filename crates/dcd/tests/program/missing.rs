@@ -379,6 +379,7 @@ fn a_disk_that_is_gone_for_good_is_given_up_and_the_others_become_plain() {
     back(&place, "mail");
     assert_eq!(record(&place, "mail")["cache-uuid"], known["cache-uuid"]);
     expect(&place.run("serve", &[]), 3, "was detached");
+    expect(&place.run("serve", &[]), 3, "--disk NAME\". Then make a new one");
     expect(&place.run("format", &[]), 3, "a cache is attached to the data disk already");
     let lacks = "of acknowledged writes for it were given up. This disk lacks them. Unless something was written over the log";
     expect(&place.run("rescue", &["--list"]), 4, lacks);

@@ -119,7 +119,14 @@ pub fn admit_start(
     };
     let (uuid, state) = match seen {
         LogSeen::Missing(why) => return Err(missing(attachment, why)),
-        LogSeen::Present { state: LogState::Detached, .. } => {
+        LogSeen::Present { state: LogState::Detached, uuid, .. } => {
+            let own = attachment.filter(|own| own.cache_uuid == *uuid && own.may_lose_data());
+            if let Some(own) = own {
+                return Err(Refusal::new(
+                    format!("the log {log} was detached, and this disk lacks {}", own.held()),
+                    "\"dcd rescue --list\" says where they are",
+                ));
+            }
             return Err(Refusal::new(
                 format!("the log {log} was detached: its cache is not in use any more"),
                 "make a new one with \"dcd format\", or serve the plain disk without a log-cache layer",

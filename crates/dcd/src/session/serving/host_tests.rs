@@ -120,6 +120,7 @@ fn bench() -> Bench {
     let admitted = Admitted {
         disk: 0,
         layer: "cache".to_owned(),
+        log: "log.img".into(),
         mirror: None,
         record: Some(record),
         unrecorded: None,

@@ -212,6 +212,7 @@ mod tests {
         let admitted = Admitted {
             layer: "cache".to_owned(),
             disk: 0,
+            log: "log.img".into(),
             mirror: None,
             record: Some(open()),
             unrecorded: None,
