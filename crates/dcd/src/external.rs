@@ -7,17 +7,37 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use dcd_cli::{Failure, LABORATORY};
+use dcd_cli::{COMPLETION_VARIABLE, Failure, LABORATORY};
 
 const PROGRAM: &str = "dcd-lab";
 
 /// The arguments, where they are for the laboratory's program.
 pub fn command() -> Option<Vec<OsString>> {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    let first = arguments.iter().find(|argument| *argument != "help")?.to_str()?;
-    let models = first == "calibrate"
-        && arguments.iter().any(|argument| argument.to_str().is_some_and(|a| a.starts_with("--drive")));
-    (LABORATORY.contains(&first) || models).then_some(arguments)
+    is_for_laboratory(&arguments).then_some(arguments)
+}
+
+fn is_for_laboratory(arguments: &[OsString]) -> bool {
+    let words = || arguments.iter().filter_map(|argument| argument.to_str());
+    let first = words().find(|argument| *argument != "help");
+    let models = first == Some("calibrate") && words().any(|argument| argument.starts_with("--drive"));
+    first.is_some_and(|first| LABORATORY.contains(&first)) || models
+}
+
+/// Hands a question of a shell's script on to the laboratory's program where the words are for that. Returns false where they are not, and
+/// true where that program is not installed: then nothing is offered.
+pub fn complete() -> bool {
+    if env::var_os(COMPLETION_VARIABLE).is_none() {
+        return false;
+    }
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    // The words follow "--", and begin with the name of the program.
+    let typed = arguments.iter().position(|argument| argument == "--").map_or(arguments.len(), |at| at + 2);
+    let is_for_it = is_for_laboratory(arguments.get(typed..).unwrap_or_default());
+    if is_for_it {
+        let _ = Command::new(program()).args(arguments).exec();
+    }
+    is_for_it
 }
 
 /// Returns the arguments without "help" before an unknown command: the parser has tips for that alone.
@@ -33,12 +53,17 @@ pub fn with_tips(program: clap::Command) -> Vec<OsString> {
     arguments
 }
 
+/// The laboratory's program: the one beside this program, else that of the search path.
+fn program() -> PathBuf {
+    let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM))
+}
+
 /// Becomes the laboratory's program; returns only where that fails.
 pub fn run(arguments: Vec<OsString>) -> Failure {
     let first = arguments.iter().find(|argument| *argument != "help").unwrap_or(&arguments[0]);
     let first = first.to_string_lossy().into_owned();
-    let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
-    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let program = program();
     let error = Command::new(&program).args(arguments).exec();
     if error.kind() == ErrorKind::NotFound {
         return Failure::Failed(format!(

@@ -62,7 +62,7 @@ mod progress;
 mod session;
 
 pub use advice::Advised;
-pub use commands::{GUIDES, Guide, Modelled, Offered, Program, complete, run};
+pub use commands::{COMPLETION_VARIABLE, GUIDES, Guide, Modelled, Offered, Program, complete, run};
 pub use control::STACK_NAMES;
 pub use failure::{EXIT_CODES, Failure};
 pub use session::record::device_numbers;

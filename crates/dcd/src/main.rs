@@ -10,6 +10,9 @@ use dcd_cli::{Failure, GUIDES, Program, STACK_NAMES, cli::Cli};
 fn main() -> ExitCode {
     dcd_io::ignore_file_size_signal();
     dcd_cli::messages::abort_on_panic();
+    if external::complete() {
+        return ExitCode::SUCCESS;
+    }
     dcd_cli::complete(Cli::command, &[STACK_NAMES]);
     let done = match external::command() {
         Some(command) => Err(external::run(command)),

@@ -9,7 +9,7 @@ use crate::cli::Completions;
 use crate::failure::Failure;
 
 /// The variable by which a script asks for completions.
-const VARIABLE: &str = "DCD_COMPLETE";
+pub const COMPLETION_VARIABLE: &str = "DCD_COMPLETE";
 
 /// Words that may stand for an argument whose value has this name in the help. Paths may stand there, too.
 pub type Offered = (&'static str, fn() -> Vec<String>);
@@ -20,7 +20,7 @@ pub fn run(args: &Completions, command: &clap::Command) -> Result<(), Failure> {
     Shells::builtins()
         .completer(&shell)
         .ok_or_else(|| Failure::Failed(format!("{shell}: there is no completion for this shell")))?
-        .write_registration(VARIABLE, name, name, name, &mut script)
+        .write_registration(COMPLETION_VARIABLE, name, name, name, &mut script)
         .map_err(|e| Failure::io("the completion script", e))?;
     print!("{}", String::from_utf8_lossy(&script));
     Ok(())
@@ -28,7 +28,7 @@ pub fn run(args: &Completions, command: &clap::Command) -> Result<(), Failure> {
 
 /// Answers the script of a shell, and ends the program; returns if no script asks.
 pub fn complete(command: fn() -> clap::Command, offered: &[Offered]) {
-    CompleteEnv::with_factory(|| with_words(command(), offered)).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| with_words(command(), offered)).var(COMPLETION_VARIABLE).complete();
 }
 
 fn with_words(command: clap::Command, offered: &[Offered]) -> clap::Command {

@@ -39,7 +39,7 @@ use dcd_engine::{Extent, Nanos};
 use crate::cli::Command;
 use crate::failure::Failure;
 
-pub use completions::{Offered, complete};
+pub use completions::{COMPLETION_VARIABLE, Offered, complete};
 pub use man::{GUIDES, Guide};
 
 /// The differences between the two programs that have these commands.

@@ -1,7 +1,7 @@
 //! Tests what works without a server: formatting, looking, detaching; help.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -214,10 +214,10 @@ fn bash_completes_names_of_stacks_and_settings() {
     for file in ["srv.toml", "srv2.toml", "mail.toml", "notes.txt"] {
         fs::write(place.path("etc").join(file), "").unwrap();
     }
-    let offered = |words: &[&str]| {
+    let programs = Path::new(env!("CARGO_BIN_EXE_dcd")).parent().unwrap();
+    let asked = |programs: &Path, words: &[&str]| {
         let script = r#"source <(dcd completions bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
             _clap_complete_dcd dcd "${@: -1}" "${@: -2:1}"; printf '%s\n' "${COMPREPLY[@]}""#;
-        let programs = Path::new(env!("CARGO_BIN_EXE_dcd")).parent().unwrap();
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
         let output = Command::new("bash")
             .args(["-c", script, "bash", "dcd"])
@@ -230,9 +230,22 @@ fn bash_completes_names_of_stacks_and_settings() {
         expect(&output, 0, "");
         String::from_utf8(output.stdout).unwrap().split_whitespace().map(String::from).collect::<Vec<_>>()
     };
+    let offered = |words: &[&str]| asked(programs, words);
     assert_eq!(offered(&["stat"]), ["status"]);
     assert_eq!(offered(&["status", "sr"]), ["srv", "srv2"]);
     assert_eq!(offered(&["calibrate", "--store", "ma"]), ["mail"]);
     assert_eq!(offered(&["serve", "./et"]), ["./etc/"], "a path is good, too");
     assert_eq!(offered(&["set", "srv", "high-m"]), ["high-mark"]);
+    // Of a command of dcd-lab, that program is asked.
+    let beside = place.path("bin");
+    fs::create_dir(&beside).unwrap();
+    fs::copy(programs.join("dcd"), beside.join("dcd")).unwrap();
+    let lab = "#!/bin/sh\nprintf '%s\\n' $DCD_COMPLETE \"$@\"\n";
+    fs::write(beside.join("dcd-lab"), lab).unwrap();
+    fs::set_permissions(beside.join("dcd-lab"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(asked(&beside, &["study", "run", ""]), ["bash", "--", "dcd", "study", "run"]);
+    assert_eq!(asked(&beside, &["help", "drive", "x"]), ["bash", "--", "dcd", "help", "drive", "x"]);
+    assert_eq!(asked(&beside, &["status", "sr"]), ["srv", "srv2"]);
+    fs::remove_file(beside.join("dcd-lab")).unwrap();
+    assert_eq!(asked(&beside, &["drive", ""]), Vec::<String>::new(), "no command of dcd is offered");
 }
