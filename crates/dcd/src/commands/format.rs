@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::session::below::range;
 use crate::session::choice::CacheChoice;
 use crate::session::devices::Purpose;
-use crate::session::journal::admit_journal;
+use crate::session::journal::admit_new_journal;
 use crate::session::open::{OpenedCache, reserve_space, superblock_of};
 use crate::session::overwrite::{self, DeviceRange};
 use crate::session::random::random_uuid;
@@ -355,7 +355,7 @@ fn refuse(choice: &CacheChoice, force: bool, replaced: Option<&str>) -> Result<F
     }
     if !force {
         let journal = log.is_some().then(|| array_with_journal_beside(choice)).flatten();
-        checks.push(journal.map_or(Ok(()), |array| admit_journal(site, array)));
+        checks.push(journal.map_or(Ok(()), |array| admit_new_journal(site, array)));
     }
     Failure::of_all(checks)?;
     Ok(legs.expect("its refusal was told"))

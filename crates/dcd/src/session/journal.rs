@@ -5,7 +5,7 @@ use std::path::Path;
 
 use dcd_engine::log_cache::offline::{check, read_superblock};
 use dcd_engine::mirror::Label;
-use dcd_engine::raid::{AssembleError, journal_header_bytes, may_be_journal_of};
+use dcd_engine::raid::{AssembleError, has_journal_records, journal_header_bytes, may_be_journal_of};
 use dcd_engine::{BlockDevice, Extent, Lba, SECTOR_BYTES, StartError};
 use dcd_stack::{HumanBytes, IMPLIED_JOURNAL_BYTES as JOURNAL_BYTES, LayerKind, StackFile};
 
@@ -15,7 +15,7 @@ use crate::session::below::{array_below, range};
 use crate::session::choice::{ArrayChoice, CacheChoice};
 use crate::session::devices::Purpose;
 use crate::session::members::Devices;
-use crate::session::overwrite::DeviceRange;
+use crate::session::overwrite::{DeviceRange, refuse_content};
 use crate::session::probe::probe;
 use crate::session::record::{Attachment, Refusal, uuid_text};
 use crate::session::site::Site;
@@ -97,6 +97,25 @@ pub fn admit_journal(site: &Site, array: &str) -> Result<(), Failure> {
         ),
     };
     Err(Failure::refused(reason, action))
+}
+
+/// Refuses a device on which an array is to have its own journal from now on, if the journal's place has something on it. A place that was
+/// cleared for a journal may have records behind its header, and one with the array's journal is in use already.
+pub fn admit_new_journal(site: &Site, array: &str) -> Result<(), Failure> {
+    admit_journal(site, array)?;
+    let choice = ArrayChoice::of(site.clone(), array.to_owned());
+    let Some(journal) = choice.journal.as_deref().filter(|_| choice.config.journal_implied) else {
+        return Ok(());
+    };
+    let newest = Devices::open(&choice, Purpose::Look)?.close().newest;
+    let (offline, parts) = start(&for_looks(site, Purpose::Look), &[journal], Purpose::Look)?;
+    let mut device = offline.part(target(&parts, journal));
+    if has_journal_records(&mut device, &newest) {
+        return Ok(());
+    }
+    let path = site.path_below(journal).unwrap_or(Path::new(journal)).display();
+    let name = format!("{path}, where array \"{array}\" is to have its journal,");
+    refuse_content(&name, &mut device, false).map(|_| ())
 }
 
 /// The way on for an array whose own journal is lost.

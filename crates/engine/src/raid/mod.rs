@@ -105,7 +105,9 @@ pub use config::{
     ArrayCanary, CacheMemory, CacheUnit, Level, MEMBERS_MAX, RaidConfig, STRIP_SECTORS_MAX, ShapeError,
 };
 pub use error::{AssembleError, Others, Unused, UnusedWhy, members_named};
-pub use journal::{FoundJournal, ReplayError, find_journal, journal_header_bytes, may_be_journal_of};
+pub use journal::{
+    FoundJournal, ReplayError, find_journal, has_journal_records, journal_header_bytes, may_be_journal_of,
+};
 pub use layout::{Chunk, DATA_SECTOR, Layout};
 pub use offline::{ArrayCreateError, clear_journal, create};
 pub use status::{

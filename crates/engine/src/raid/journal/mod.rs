@@ -16,6 +16,8 @@
 mod records;
 mod writer;
 
-pub use records::{FoundJournal, ReplayError, find_journal, journal_header_bytes, may_be_journal_of};
+pub use records::{
+    FoundJournal, ReplayError, find_journal, has_journal_records, journal_header_bytes, may_be_journal_of,
+};
 pub(super) use records::{PendingRecords, Slots, fits, pending, read_record, slots};
 pub(super) use writer::Journal;

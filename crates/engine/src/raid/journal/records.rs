@@ -274,6 +274,16 @@ pub fn journal_header_bytes(device: &dyn BlockDevice, superblock: &ArraySuperblo
     slots(device, superblock).map(|slots| slots.header_bytes())
 }
 
+/// True when a device has records of an array's journal near its beginning, where this array would have them: its own, or what a journal
+/// that was cleared has left.
+pub fn has_journal_records(device: &mut dyn BlockDevice, superblock: &ArraySuperblock) -> bool {
+    let Some(slots) = slots(device, superblock) else { return false };
+    (0..slots.count.min(JOURNAL_LOOKS_MAX)).any(|slot| {
+        let read = device.read(slots.at(slot), slots.header_bytes);
+        read.is_ok_and(|block| decode(block.bytes()).is_some())
+    })
+}
+
 /// A journal that a device begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundJournal {
