@@ -52,7 +52,39 @@ impl Survey {
                 }
             }
         }
+        if purpose == Purpose::Change {
+            self.look_at_bare_devices(site, parts)?;
+        }
         self.look_at_caches(site, parts)
+    }
+
+    /// Looks at the records of the devices that arrays and mirrors use without a cache: members, spares, journals and legs. A change of
+    /// such a device would be overwritten by an attached cache, or would overwrite what only that cache's log has.
+    pub fn look_at_bare_devices(&mut self, site: &Site, parts: &[&str]) -> Result<(), Failure> {
+        let needed = site.needed_by(parts);
+        let is_group = |kind: &LayerKind| matches!(kind, LayerKind::Raid(_) | LayerKind::Mirror(_));
+        let groups = site.layers.iter().filter(|layer| is_group(&layer.kind));
+        for part in groups
+            .flat_map(|layer| layer.kind.below_names())
+            .filter(|&part| needed.iter().any(|name| name == part))
+        {
+            let device = site.bottom_device(part);
+            let is_bare = device.is_some_and(|device| {
+                !matches!(device.source, DeviceSource::Memory { .. }) && device.is_there()
+            });
+            if !is_bare || is_read_only(site, part) || stands_on_a_cache(site, part) {
+                continue;
+            }
+            // A device that cannot be opened is reported, or left out, by the start itself.
+            let Some((_offline, opened)) = Failure::unless_busy(start(site, &[part], Purpose::Look))? else {
+                continue;
+            };
+            if let Some(record) = record(site, &opened, part)? {
+                let record = Some(record.seen(None)?);
+                self.seen.plain.push(PlainSeen { part: part.to_owned(), record, log_of: None });
+            }
+        }
+        Ok(())
     }
 
     /// Looks at log caches, but not at caches on caches: only the cache below can say what they hold, and only while it is served.

@@ -405,6 +405,37 @@ fn a_log_is_made_over_what_is_on_its_device_if_that_is_wanted() {
     expect(&place.run("format", &["--force"]), 0, "the array's journal takes the first 64 MiB of");
 }
 
+/// An array of Linux, and Btrfs, leave zeroes in the first 4 KiB of their device.
+#[test]
+fn a_journal_is_not_begun_over_what_is_behind_the_header_of_its_place() {
+    for at in [4096, 65600, 40 << 20] {
+        let place = Place::new();
+        made_with_a_journal(&place);
+        let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+        ssd[at..(at + (1 << 20))].fill(b'x');
+        fs::write(place.path("ssd.img"), &ssd).unwrap();
+        expect(&place.run("format", &[]), 3, "where array \"array\" is to have its journal, has content");
+        assert!(fs::read(place.path("ssd.img")).unwrap() == ssd, "a refusal changes nothing");
+        expect(&place.run("format", &["--force"]), 0, "the array's journal takes the first 64 MiB of");
+        let server = place.serve();
+        let mut nbd = place.nbd();
+        for i in 0..64u64 {
+            nbd.write(i * 65536, &[0xd1; 4096]).unwrap();
+        }
+        nbd.flush().unwrap();
+        expect(&server.stop(), 0, "");
+        // Its own records are no reason, and those behind a header that was cleared are none.
+        expect(&place.run("detach", &[]), 0, "was written back");
+        place.format();
+        expect(&place.run("detach", &[]), 0, "detached");
+        let mut ssd = fs::read(place.path("ssd.img")).unwrap();
+        assert!(ssd[..4096].iter().any(|byte| *byte != 0), "the journal is in use");
+        ssd[..4096].fill(0);
+        fs::write(place.path("ssd.img"), ssd).unwrap();
+        place.format();
+    }
+}
+
 fn said(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&[output.stdout.as_slice(), output.stderr.as_slice()].concat()).into_owned()
 }
@@ -765,6 +796,93 @@ fn bring_home(place: &Place) {
 fn array(place: &Place, args: &[&str]) -> std::process::Output {
     let (command, more) = args.split_first().unwrap();
     dcd().args(["array", command]).arg(place.stack()).args(more).output().unwrap()
+}
+
+const INNER_DISKS: &str = "\"a\", \"b\", \"c\"";
+
+/// Writes to the array through the caches below it, whose logs keep the blocks.
+fn write_on_caches(place: &Place, byte: u8) {
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        nbd.write(i * 65536, &[byte; 4096]).unwrap();
+    }
+    nbd.flush().unwrap();
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+fn has_on_caches(place: &Place, byte: u8) {
+    let server = place.serve();
+    let mut nbd = place.nbd();
+    for i in 0..16u64 {
+        assert_eq!(nbd.read(i * 65536, 4096).unwrap(), [byte; 4096], "block {i}");
+    }
+    nbd.disconnect().unwrap();
+    expect(&server.stop(), 0, "");
+}
+
+#[test]
+fn no_command_changes_an_array_on_disks_whose_caches_its_stack_leaves_out() {
+    let place = clean_on_caches();
+    write_on_caches(&place, 0xe1);
+    fs::write(place.path("d.img"), vec![0; 8 << 20]).unwrap();
+    let before = members(&place);
+    let unchanged = |output: &std::process::Output| {
+        expect(output, 3, ATTACHED);
+        assert!(members(&place) == before, "a refusal changes nothing");
+    };
+    write_stack(&place, "array", MEMBERS, "");
+    unchanged(&array(&place, &["grow"]));
+    write_stack(&place, "array", INNER_DISKS, "[device.d]\npath = \"d.img\"\n");
+    let commands: [&[&str]; 4] = [&["fail", "c"], &["rebuild"], &["scrub", "--repair"], &["assemble"]];
+    commands.iter().for_each(|command| unchanged(&array(&place, command)));
+    assert!(said(&array(&place, &["status"])).contains(ATTACHED));
+    edit(&place, "journal = \"none\"", "journal = \"none\"\nspares = [\"d\"]");
+    unchanged(&array(&place, &["add", "d"]));
+    write_stack_on_caches(&place, "array", "");
+    has_on_caches(&place, 0xe1);
+    // A cache above it does not speak for those below.
+    let upper = [Log::OfItsOwn.layers(), Log::OfItsOwn.home(), CACHE].concat();
+    write_stack_on_caches(&place, "cache", &upper);
+    expect(&place.run("format", &["--layer", "cache"]), 0, "of data");
+    bring_home(&place);
+    write_on_caches(&place, 0xe2);
+    let before = members(&place);
+    write_stack(&place, "cache", INNER_DISKS, &upper);
+    refused(&place, &[], ATTACHED);
+    for command in ["detach", "rescue"] {
+        expect(&place.run(command, &[]), 3, ATTACHED);
+    }
+    assert!(said(&array(&place, &["status"])).contains(ATTACHED));
+    expect(&array(&place, &["assemble"]), 3, ATTACHED);
+    assert!(members(&place) == before, "a refusal changes nothing");
+    write_stack_on_caches(&place, "cache", &upper);
+    has_on_caches(&place, 0xe2);
+}
+
+#[test]
+fn nor_one_with_such_a_spare_or_journal() {
+    let place = Place::new();
+    let more =
+        "[device.s]\npath = \"s.img\"\nsize = \"8MiB\"\n[device.j]\npath = \"j.img\"\nsize = \"16MiB\"\n";
+    write_stack(&place, "array", INNER_DISKS, more);
+    edit(&place, "journal = \"none\"", "journal = \"j\"\nspares = [\"s\"]");
+    expect(&array(&place, &["create"]), 0, "over 3 members");
+    for device in ["s", "j"] {
+        let other = place.path("other.toml");
+        let text = format!(
+            "export = \"cache\"\n[device.log]\npath = \"{device}-log.img\"\nsize = \"8MiB\"\n\
+             [device.disk]\npath = \"{device}.img\"\n\
+             [layer.cache]\nkind = \"log-cache\"\nlog = \"log\"\ndata = \"disk\"\n"
+        );
+        fs::write(&other, text).unwrap();
+        let of_other = |command: &str| place.dcd().arg(command).arg(&other).output().unwrap();
+        expect(&of_other("format"), 0, "of data");
+        expect(&array(&place, &["scrub"]), 3, ATTACHED);
+        expect(&of_other("detach"), 0, "detached");
+        expect(&array(&place, &["scrub"]), 0, "");
+    }
 }
 
 /// Returns the state in the record of a member's disk.

@@ -51,10 +51,11 @@ pub fn admit(site: &mut Site) -> Result<Vec<Admitted>, Failure> {
     Ok(admitted)
 }
 
-/// Refuses to serve a part without the cache that is attached to it, or a log as if it were a disk.
+/// Refuses to serve a part, or a device of an array below it, without the cache that is attached to it, or a log as if it were a disk.
 pub fn admit_plain_parts(site: &Site) -> Result<(), Failure> {
     let mut survey = Survey::default();
     survey.look_at_plain(site, &site.export)?;
+    survey.look_at_bare_devices(site, &[&site.export])?;
     judge(site, &survey.seen, &site.asked)?;
     Ok(())
 }
