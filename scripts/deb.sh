@@ -43,7 +43,7 @@ for package in "$@"; do
     install -D -m 644 "$debian/copyright" "$docs/copyright"
     rm -f "$docs"/LICENSE-*
     gzip -9nc "$work/debian/changelog" > "$docs/changelog.gz"
-    if readelf --wide --sections "$root/usr/bin/$package" | grep -q '\.debug_'; then
+    if readelf --wide --sections "$root/usr/bin/$package" | grep -q '\.debug_line'; then
         echo "$package has debug lines: make $target should strip it" >&2
         exit 1
     fi
