@@ -90,7 +90,7 @@ fn a_removal_whose_command_was_killed_is_repeated_before_anything_else() {
     let server = place.run("serve", &[]);
     expect(&server, 3, "\"mail\" is no data disk of this log, or none any more");
     expect(&server, 3, &format!("\"dcd remove {} --disk mail\"", place.stack().display()));
-    assert!(!String::from_utf8_lossy(&server.stderr).contains("format"));
+    assert!(!String::from_utf8_lossy(&server.stderr).contains("dcd format"));
     expect(&place.run("doctor", &[]), 1, "--disk mail\"");
     expect(&add(&place, "pool", "pool.img"), 3, "\"mail\" is no data disk of this log");
     expect(&place.run("remove", &["--disk", "mail"]), 0, "is a plain disk again");
