@@ -208,7 +208,10 @@ fn a_disk_with_a_cache_is_not_served_without_it_and_a_refused_disk_gets_no_recor
     server.kill();
     fs::write(place.path("other.img"), vec![9; 16 * MIB as usize]).unwrap();
     fs::write(place.stack(), cached.replace("data.img", "other.img")).unwrap();
+    expect(&place.run("serve", &[]), 3, "is of another disk, which is there, too");
+    fs::rename(place.path("data.img"), place.path("away.img")).unwrap();
     expect(&place.run("serve", &[]), 3, "the data disk was changed without this cache, or is another disk");
+    fs::rename(place.path("away.img"), place.path("data.img")).unwrap();
     assert!(!place.path("other.img.dcd").exists(), "no record on a disk that was refused");
     fs::write(place.stack(), &cached).unwrap();
     let server = place.serve();

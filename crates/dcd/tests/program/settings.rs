@@ -207,7 +207,10 @@ fn write_back_is_held_until_it_is_resumed_and_a_flush_goes_on() {
         (&status["dirty_bytes"], &status["writeback"]["cache"]["held_by"]),
         (&4096.into(), &"pause".into())
     );
-    expect(&place.run("status", &[]), 0, "write-back is paused until \"dcd writeback stack resume\"");
+    let status = place.run("status", &[]);
+    let words = String::from_utf8_lossy(&status.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = format!("write-back is paused until \"dcd writeback {} resume\"", place.stack().display());
+    assert!(words.contains(&told), "{words}");
     expect(&place.run("metrics", &[]), 0, "dcd_destage_held{stack=\"stack\",layer=\"cache\"} 1");
     expect(&place.run("flush", &[]), 0, "");
     assert_eq!(json(&place, "status", &[])["dirty_bytes"], 0);
