@@ -771,7 +771,7 @@ fn a_log_fails(ends: impl FnOnce(Server, &Place)) {
     expect(&listed, 0, "nothing is lost");
     assert!(listed.stderr.is_empty(), "no alarm: {listed:?}");
     expect(&place.run("rescue", &["--list", "--json"]), 0, "\"given_up\":true");
-    // What the log has is out of date: it is no reason against a new one.
+    // The log has only older data: that is no reason against a new one.
     expect(&place.run("detach", &[]), 0, "detached; ");
     assert!(place.bare() == newer && newer[..4096] == [0xcd; 4096], "nothing was overwritten");
     expect(&place.run("format", &[]), 0, "a log of");
